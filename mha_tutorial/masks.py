@@ -1,0 +1,316 @@
+"""What a query may see: structured masks, and converters from other libraries' conventions.
+
+A mask in this package is called ``visible`` and ``True`` means *may be attended*. It is either a
+boolean array that broadcasts to the scores, or one of the structured masks below, which knows its
+rule and makes the array on demand in either orientation.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Bool, Float
+from numpy import ndarray as Array
+
+Align = Literal["top-left", "bottom-right"]
+
+
+class Mask:
+    """A rule that says which keys each query may see; combine rules with ``&``, ``|`` and ``~``.
+
+    Examples
+    --------
+    >>> visible = Causal() & Padding([3, 2])
+    >>> visible.rows(3, 3, batch=(2,)).astype(int)
+    array([[[1, 0, 0],
+            [1, 1, 0],
+            [1, 1, 1]],
+    <BLANKLINE>
+           [[1, 0, 0],
+            [1, 1, 0],
+            [1, 1, 0]]])
+    """
+
+    __array_ufunc__ = None  # so that `array & mask` reaches __rand__, which explains
+
+    def rows(self, n: int, m: int, batch: tuple[int, ...] = ()) -> Bool[Array, "*b n m"]:
+        """Make the boolean array for row-convention scores: queries down, keys across.
+
+        Parameters
+        ----------
+        n, m
+            The numbers of queries and of keys.
+        batch
+            The batch axes of the scores, without the heads. Axes on which the rule does not depend
+            may come back with length one or be missing, ready to broadcast.
+        """
+        raise NotImplementedError
+
+    def columns(self, n: int, m: int, batch: tuple[int, ...] = ()) -> Bool[Array, "*b m n"]:
+        """Make the boolean array for column-convention scores: keys down, queries across."""
+        return self.rows(n, m, batch).mT
+
+    def __and__(self, other: "Mask") -> "Mask":
+        return And(self, _require_mask(other))
+
+    def __or__(self, other: "Mask") -> "Mask":
+        return Or(self, _require_mask(other))
+
+    __rand__ = __and__
+    __ror__ = __or__
+
+    def __invert__(self) -> "Mask":
+        return Not(self)
+
+
+@dataclass(frozen=True)
+class Causal(Mask):
+    """A query sees the keys up to its own position, and none after it.
+
+    Parameters
+    ----------
+    align
+        Where position zero lies when there are not as many queries as keys. ``"top-left"``: the
+        first query stands beside the first key (what ``is_causal`` means in PyTorch).
+        ``"bottom-right"``: the last query stands beside the last key (decoding with a cache). May
+        be left out when the numbers are equal, where both mean the same.
+
+    Raises
+    ------
+    ValueError
+        When the array is made, if there are not as many queries as keys and ``align`` was not given.
+
+    Examples
+    --------
+    >>> Causal("top-left").rows(2, 4).astype(int)
+    array([[1, 0, 0, 0],
+           [1, 1, 0, 0]])
+    >>> Causal("bottom-right").rows(2, 4).astype(int)
+    array([[1, 1, 1, 0],
+           [1, 1, 1, 1]])
+    """
+
+    align: Align | None = None
+
+    def __post_init__(self):
+        _check_align(self)
+
+    def rows(self, n: int, m: int, batch: tuple[int, ...] = ()) -> Bool[Array, "n m"]:
+        return _distance(self, n, m) >= 0
+
+
+@dataclass(frozen=True)
+class Window(Mask):
+    """A query sees the keys fewer than ``size`` positions away from its own.
+
+    ``Window(size) & Causal()`` is the sliding window of language models: the query's own position
+    and the ``size - 1`` before it, ``size`` keys in all.
+
+    Parameters
+    ----------
+    size
+        How many keys a query sees on each side, its own counted: ``Window(1)`` is the diagonal.
+    align
+        As for `Causal`.
+
+    Examples
+    --------
+    >>> (Window(2) & Causal()).rows(4, 4).astype(int)
+    array([[1, 0, 0, 0],
+           [1, 1, 0, 0],
+           [0, 1, 1, 0],
+           [0, 0, 1, 1]])
+    """
+
+    size: int
+    align: Align | None = None
+
+    def __post_init__(self):
+        if not isinstance(self.size, int | np.integer) or self.size < 1:
+            raise ValueError(f"Window: size must be a positive integer, got {self.size!r}")
+        _check_align(self)
+
+    def rows(self, n: int, m: int, batch: tuple[int, ...] = ()) -> Bool[Array, "n m"]:
+        return np.abs(_distance(self, n, m)) < self.size
+
+
+@dataclass(frozen=True, eq=False)
+class Padding(Mask):
+    """A query sees the first keys of its own sequence, and none of the padding behind them.
+
+    Parameters
+    ----------
+    lengths
+        How many keys of each sequence are real: one integer for a single sequence, or an integer
+        for every entry of the batch.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the lengths are not integers, are negative, exceed the number of keys, or do not fit the
+        batch.
+
+    Examples
+    --------
+    >>> Padding([3, 1]).rows(2, 3, batch=(2,)).astype(int)
+    array([[[1, 1, 1]],
+    <BLANKLINE>
+           [[1, 0, 0]]])
+    """
+
+    lengths: Array
+
+    def __post_init__(self):
+        lengths = np.array(self.lengths)
+        if not np.issubdtype(lengths.dtype, np.integer):
+            raise TypeError(f"Padding: lengths must be integers, got {lengths.dtype}")
+        if (lengths < 0).any():
+            raise ValueError(f"Padding: lengths must not be negative, got {lengths.tolist()}")
+        lengths.flags.writeable = False
+        object.__setattr__(self, "lengths", lengths)
+
+    def rows(self, n: int, m: int, batch: tuple[int, ...] = ()) -> Bool[Array, "*b 1 m"]:
+        if self.lengths.ndim and self.lengths.shape != tuple(batch):
+            raise ValueError(
+                f"Padding: lengths of shape {self.lengths.shape} do not fit the batch axes {tuple(batch)}"
+            )
+        if (self.lengths > m).any():
+            raise ValueError(f"Padding: lengths must not exceed the {m} keys, got {self.lengths.tolist()}")
+        return np.arange(m) < self.lengths[..., None, None]
+
+
+@dataclass(frozen=True)
+class And(Mask):
+    """A query sees what both rules let it see; written ``left & right``."""
+
+    left: Mask
+    right: Mask
+
+    def rows(self, n: int, m: int, batch: tuple[int, ...] = ()) -> Bool[Array, "*b n m"]:
+        return self.left.rows(n, m, batch) & self.right.rows(n, m, batch)
+
+
+@dataclass(frozen=True)
+class Or(Mask):
+    """A query sees what either rule lets it see; written ``left | right``."""
+
+    left: Mask
+    right: Mask
+
+    def rows(self, n: int, m: int, batch: tuple[int, ...] = ()) -> Bool[Array, "*b n m"]:
+        return self.left.rows(n, m, batch) | self.right.rows(n, m, batch)
+
+
+@dataclass(frozen=True)
+class Not(Mask):
+    """A query sees what the rule hides; written ``~rule``."""
+
+    rule: Mask
+
+    def rows(self, n: int, m: int, batch: tuple[int, ...] = ()) -> Bool[Array, "*b n m"]:
+        return ~self.rule.rows(n, m, batch)
+
+
+def visible_from_ignored(ignored: Bool[Array, "..."]) -> Bool[Array, "..."]:
+    """Read a mask in which ``True`` means *ignore* (``torch.nn.MultiheadAttention``).
+
+    Raises
+    ------
+    TypeError
+        If the mask is not boolean.
+
+    Examples
+    --------
+    >>> visible_from_ignored(np.array([[False, True]]))
+    array([[ True, False]])
+    """
+    return ~_require_boolean("ignored", ignored)
+
+
+def ignored_from_visible(visible: Bool[Array, "..."]) -> Bool[Array, "..."]:
+    """Write a mask in which ``True`` means *ignore* (``torch.nn.MultiheadAttention``).
+
+    Raises
+    ------
+    TypeError
+        If the mask is not boolean.
+
+    Examples
+    --------
+    >>> ignored_from_visible(Causal().rows(2, 2))
+    array([[False,  True],
+           [False, False]])
+    """
+    return ~_require_boolean("visible", visible)
+
+
+def visible_from_bias(bias: Float[Array, "..."]) -> Bool[Array, "..."]:
+    """Read an additive mask: a float array that is zero where a query may look, else minus infinity.
+
+    Raises
+    ------
+    ValueError
+        If any entry is neither zero nor minus infinity: then it changes the scores that stay
+        visible, and belongs into the score (``biased`` in either convention), not into a mask.
+
+    Examples
+    --------
+    >>> visible_from_bias(np.array([[0.0, -np.inf]]))
+    array([[ True, False]])
+    """
+    hidden = np.isneginf(bias)
+    if np.any(~hidden & (bias != 0)):
+        raise ValueError(
+            "an additive mask holds only 0 and -inf; this one has other values, which change the "
+            "scores: make it part of the score with biased(score, bias)"
+        )
+    return ~hidden
+
+
+def bias_from_visible(visible: Bool[Array, "..."], dtype=np.float64) -> Float[Array, "..."]:
+    """Write an additive mask: zero where a query may look, minus infinity where it may not.
+
+    Raises
+    ------
+    TypeError
+        If the mask is not boolean.
+
+    Examples
+    --------
+    >>> bias_from_visible(Causal().rows(2, 2))
+    array([[  0., -inf],
+           [  0.,   0.]])
+    """
+    return np.where(_require_boolean("visible", visible), 0.0, -np.inf).astype(dtype)
+
+
+def _distance(mask: Causal | Window, n: int, m: int):
+    """How many positions each key lies before each query: (n, m), negative for later keys."""
+    if mask.align is None and n != m:
+        raise ValueError(
+            f"{type(mask).__name__}: with {n} queries and {m} keys the alignment must be stated, "
+            "align='top-left' (first query beside first key) or align='bottom-right' (last beside last)"
+        )
+    offset = m - n if mask.align == "bottom-right" else 0
+    return offset + np.arange(n)[:, None] - np.arange(m)
+
+
+def _check_align(mask: Causal | Window) -> None:
+    if mask.align not in (None, "top-left", "bottom-right"):
+        raise ValueError(f"{type(mask).__name__}: align must be 'top-left' or 'bottom-right', got {mask.align!r}")
+
+
+def _require_mask(other) -> Mask:
+    if not isinstance(other, Mask):
+        raise TypeError(
+            f"a structured mask combines with structured masks, got {type(other).__name__}; to combine "
+            "with a boolean array make an array of it first, mask.rows(n, m) or mask.columns(n, m)"
+        )
+    return other
+
+
+def _require_boolean(name: str, mask: Array) -> Array:
+    if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_:
+        kind = getattr(mask, "dtype", type(mask).__name__)
+        raise TypeError(f"{name} must be a boolean array, got {kind}; convert 0 and 1 with mask.astype(bool)")
+    return mask

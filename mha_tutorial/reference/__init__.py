@@ -1,0 +1,1 @@
+"""The mathematics of the book, to be read: one file per convention, and scalar loops that specify both."""

@@ -1,0 +1,353 @@
+"""Multi-head attention on column vectors: a token is a column of X, and queries = W_q X."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from einops import rearrange
+from jaxtyping import Bool, Float
+from numpy import ndarray as Array
+
+from .._checks import COLUMNS as convention
+from ..masks import Mask
+from ..trace import Trace
+from ..weights import ColumnWeights
+
+Score = Callable[[Array, Array], Array]  # Q (*h, d_k, n), K (*h, d_k, m) -> scores (*h, m, n)
+
+KEYS = -2  # a query's scores over the keys are a column of the scores
+
+
+def softmax(
+    scores: Float[Array, "*h m n"], visible: Bool[Array, "*#h #m #n"] | Mask | None = None
+) -> Float[Array, "*h m n"]:
+    """Turn each query's scores into weights over the keys: none negative, all together one.
+
+    Computes :eq:`eq-softmax-columns`, so that :eq:`eq-weights-sum-to-one` holds. The largest score is
+    subtracted first, which changes nothing (:eq:`eq-softmax-shift`) and keeps the exponentials from
+    overflowing. A query that sees no key gets zeros.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the scores are not a floating array of two or more axes, or `visible` is not boolean or
+        does not broadcast to them.
+
+    Examples
+    --------
+    >>> softmax(np.log([[1.0], [3.0]])).tolist()
+    [[0.25], [0.75]]
+    """
+    convention.check_arrays(scores=scores)
+    return _softmax(_hide(scores, convention.visible(visible, scores.shape)))
+
+
+def dot_product(Q: Float[Array, "*h d_k n"], K: Float[Array, "*h d_k m"]) -> Float[Array, "*h m n"]:
+    """Score a key for a query by their inner product.
+
+    Computes :eq:`eq-dot-product`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If Q and K are not floating arrays of one type, one width and the same leading axes.
+
+    Examples
+    --------
+    >>> dot_product(np.array([[1.0], [2.0]]), np.array([[3.0, 0.0], [0.0, 4.0]])).tolist()
+    [[3.0], [8.0]]
+    """
+    convention.check_arrays(Q=Q, K=K)
+    convention.check_one_width(Q, K)
+    return K.mT @ Q
+
+
+def scaled_dot_product(Q: Float[Array, "*h d_k n"], K: Float[Array, "*h d_k m"]) -> Float[Array, "*h m n"]:
+    """Score a key for a query by their inner product, divided by the root of their width.
+
+    Computes :eq:`eq-scaled-dot-product`. Raises what `dot_product` raises.
+
+    References
+    ----------
+    Vaswani and others, *Attention Is All You Need*, section 3.2.1.
+
+    Examples
+    --------
+    >>> scaled_dot_product(np.ones((4, 1)), np.ones((4, 1)))
+    array([[2.]])
+    """
+    return dot_product(Q, K) / math.sqrt(Q.shape[convention.features])
+
+
+def additive(U_q: Float[Array, "d d_q"], U_k: Float[Array, "d d_k"], u: Float[Array, " d"]) -> Score:
+    """Make a score that a small network learns: both vectors mapped, added, bent by tanh, summed.
+
+    Computes :eq:`eq-additive-score`. Queries and keys may differ in width.
+
+    References
+    ----------
+    Bahdanau, Cho and Bengio, *Neural Machine Translation by Jointly Learning to Align and Translate*.
+
+    Examples
+    --------
+    >>> score = additive(np.eye(1), np.eye(1, 2), np.ones(1))
+    >>> score(np.zeros((1, 1)), np.array([[0.0, 9.0], [5.0, 5.0]])).round(3).tolist()
+    [[0.0], [1.0]]
+    """
+
+    def score(Q, K):
+        queries, keys = U_q @ Q, U_k @ K
+        bent = np.tanh(keys[..., :, :, None] + queries[..., :, None, :])
+        return np.einsum("d,...dmn->...mn", u, bent)
+
+    return score
+
+
+def gaussian(bandwidth: float) -> Score:
+    """Make a score that falls with the squared distance, so that the weights are a Gaussian kernel's.
+
+    Computes :eq:`eq-gaussian-score`. Attention with it is kernel regression.
+
+    References
+    ----------
+    Nadaraya, *On Estimating Regression*; Watson, *Smooth Regression Analysis*.
+
+    Examples
+    --------
+    >>> gaussian(bandwidth=1.0)(np.array([[0.0]]), np.array([[2.0, 3.0]])).tolist()
+    [[-2.0], [-4.5]]
+    """
+
+    def score(Q, K):
+        offset = K[..., :, :, None] - Q[..., :, None, :]
+        return -np.square(offset).sum(axis=-3) / (2 * bandwidth**2)
+
+    return score
+
+
+def biased(score: Score, bias: Float[Array, "*h m n"]) -> Score:
+    """Make a score with something added: positions, distances, another library's float mask.
+
+    Minus infinity hides a key, whatever it holds. The bias is cast to the floating type of the scores.
+
+    Raises
+    ------
+    TypeError
+        If the bias is not a floating array.
+
+    Warns
+    -----
+    UserWarning
+        If the bias holds only 0 and 1: added to the scores they hide nothing, and were surely meant
+        as a mask.
+
+    Examples
+    --------
+    >>> score = biased(dot_product, np.array([[0.0], [-np.inf]]))
+    >>> attention(np.ones((1, 1)), np.ones((1, 2)), np.array([[5.0, 7.0]]), score)
+    array([[5.]])
+    """
+    convention.check_bias(bias)
+
+    def score_and_bias(Q, K):
+        scores = score(Q, K)
+        return np.where(np.isneginf(bias), -np.inf, scores + bias.astype(scores.dtype, copy=False))
+
+    return score_and_bias
+
+
+def attention(
+    Q: Float[Array, "*h d_q n"],
+    K: Float[Array, "*h d_k m"],
+    V: Float[Array, "*h d_v m"],
+    score: Score = scaled_dot_product,
+    visible: Bool[Array, "*#h #m #n"] | Mask | None = None,
+) -> Float[Array, "*h d_v n"]:
+    """Give each query the average of the values, weighted by how well their keys match it.
+
+    Computes :eq:`eq-attention`, for each query the :eq:`eq-convex-combination` of the values.
+    It has no parameters: all it does is decided by what comes in.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the arrays are not floating, differ in type or leading axes, K and V differ in length, the
+        score returns another shape than ``(*h, m, n)``, or `visible` does not fit the scores.
+
+    References
+    ----------
+    Vaswani and others, *Attention Is All You Need*, section 3.2.1, with any score function.
+
+    Examples
+    --------
+    >>> attention(np.zeros((3, 1)), np.ones((3, 2)), np.array([[1.0, 5.0]]))
+    array([[3.]])
+    """
+    convention.check_arrays(Q=Q, K=K, V=V)
+    convention.check_one_length(K, V)
+    return attend(Q, K, V, score, visible)[-1]
+
+
+def weigh(
+    V: Float[Array, "*h d_v m"], A: Float[Array, "*h m n"], visible: Bool[Array, "*#h #m #n"] | None = None
+) -> Float[Array, "*h d_v n"]:
+    """Average the values of each query by its weights, and let nothing hidden through.
+
+    This is the product of V and A, except where a value is not finite: zero times NaN is NaN, so the
+    product alone would carry a hidden NaN into every result. Here only queries that see it get NaN.
+
+    Examples
+    --------
+    >>> V, A = np.array([[1.0, np.nan]]), np.array([[1.0], [0.0]])
+    >>> weigh(V, A, visible=np.array([[True], [False]]))
+    array([[1.]])
+    """
+    finite = np.isfinite(V)
+    if finite.all():
+        return V @ A
+    seen = np.broadcast_to(True if visible is None else visible, A.shape)
+    return np.where(~finite @ seen, np.nan, np.where(finite, V, 0) @ A)
+
+
+def multi_head(
+    Q: Float[Array, "*b d_query n"],
+    K: Float[Array, "*b d_key m"],
+    V: Float[Array, "*b d_value m"],
+    weights: ColumnWeights,
+    score: Score = scaled_dot_product,
+    visible: Bool[Array, "*#b_h #m #n"] | Mask | None = None,
+) -> Trace:
+    """Let every head attend in its own projection, and add up what the heads write.
+
+    Computes :eq:`eq-multi-head`: projections :eq:`eq-projections`, heads :eq:`eq-head`,
+    and their sum. The `Trace` holds every step. Give one X three times for self-attention, which is
+    :eq:`eq-whole-layer` when the score is the default. A mask array has an axis for the heads before
+    its last two, or none.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an input is not floating or not as wide as its matrix reads it, types or leading axes differ,
+        K and V differ in length, the weights are the other convention's, or `visible` does not fit.
+
+    References
+    ----------
+    Vaswani and others, *Attention Is All You Need*, section 3.2.2; grouped heads: Ainslie and
+    others, *GQA: Training Generalized Multi-Query Transformer Models from Multi-Head Checkpoints*.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> X, weights = rng.normal(size=(6, 5)), ColumnWeights.random(rng, d_model=6, h=2)
+    >>> trace = multi_head(X, X, X, weights)
+    >>> trace.attention.shape, trace.heads.shape, trace.output.shape
+    ((2, 5, 5), (2, 3, 5), (6, 5))
+    """
+    convention.check_inputs(Q, K, V, weights)
+    queries = project(weights.W_q, Q, weights.b_q)
+    keys = project(weights.W_k, K, weights.b_k)
+    values = project(weights.W_v, V, weights.b_v)
+    shared_keys, shared_values = (np.repeat(x, weights.group, axis=-3) for x in (keys, values))
+    scores, A, heads = attend(queries, shared_keys, shared_values, score, visible, has_heads=True)
+    return Trace(queries, keys, values, scores, A, heads, summed_output(weights, heads))
+
+
+def concatenated_output(weights: ColumnWeights, heads: Float[Array, "*b h d_v n"]) -> Float[Array, "*b d_model n"]:
+    """Stack each token's heads into one tall vector and multiply it once by the whole W_o.
+
+    Computes the left side of :eq:`eq-concat-is-sum`, that is :eq:`eq-output-blocks` times
+    :eq:`eq-stack`, plus the output bias; number by number it is :eq:`eq-output-components`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the heads are not a floating array ``(*b, h, d_v, n)`` that fits the weights.
+
+    Examples
+    --------
+    >>> weights = ColumnWeights.random(np.random.default_rng(0), d_model=6, h=2)
+    >>> concatenated_output(weights, np.ones((2, 3, 5))).shape
+    (6, 5)
+    """
+    convention.check_heads(weights, heads)
+    stacked = rearrange(heads, "... h d_v n -> ... (h d_v) n")
+    W_o = rearrange(weights.W_o, "h d_model d_v -> d_model (h d_v)")
+    return _add_bias(W_o @ stacked, weights.b_o)
+
+
+def summed_output(weights: ColumnWeights, heads: Float[Array, "*b h d_v n"]) -> Float[Array, "*b d_model n"]:
+    """Let each head write through its own block of W_o, and add what they write.
+
+    Computes the right side of :eq:`eq-concat-is-sum`, plus the output bias. Raises what
+    `concatenated_output` raises.
+
+    Examples
+    --------
+    >>> weights = ColumnWeights.random(np.random.default_rng(0), d_model=6, h=2)
+    >>> summed_output(weights, np.ones((2, 3, 5))).shape
+    (6, 5)
+    """
+    convention.check_heads(weights, heads)
+    return _add_bias((weights.W_o @ heads).sum(axis=-3), weights.b_o)
+
+
+def residual_attention(
+    X: Float[Array, "*b d_model n"],
+    weights: ColumnWeights,
+    score: Score = dot_product,
+) -> Trace:
+    """Add to each token what the heads write about it: the form of the mathematical papers.
+
+    Computes :eq:`eq-residual-update`. The default score is the plain inner product those papers use.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `multi_head`; and if the output is not as wide as X, so that they cannot be added.
+
+    Examples
+    --------
+    >>> weights = ColumnWeights.random(np.random.default_rng(0), d_model=6, h=2)
+    >>> X = np.ones((6, 5))
+    >>> trace = residual_attention(X, weights)
+    >>> np.array_equal(trace.output, X + multi_head(X, X, X, weights, dot_product).output)
+    True
+    """
+    trace = multi_head(X, X, X, weights, score)
+    convention.check_width("X", X, weights.d_model, weights.d_model)
+    return trace._replace(output=X + trace.output)
+
+
+def project(
+    W: Float[Array, "h d d_in"], X: Float[Array, "*b d_in n"], b: Float[Array, "h d"] | None
+) -> Float[Array, "*b h d n"]:
+    """Map each token by the matrix of every head."""
+    with np.errstate(invalid="ignore"):  # NaN and infinity may stand where no query looks
+        return _add_bias(W @ X[..., None, :, :], b)
+
+
+def attend(
+    Q: Array, K: Array, V: Array, score: Score, visible, has_heads: bool = False
+) -> tuple[Array, Array, Array]:
+    """Scores, attention and heads of inputs that are checked already."""
+    with np.errstate(invalid="ignore"):
+        scores = score(Q, K)
+        convention.check_scores(scores, Q, K)
+        scores = _hide(scores, convention.visible(visible, scores.shape, has_heads))
+        A = _softmax(scores)
+        return scores, A, weigh(V, A, ~np.isneginf(scores))
+
+
+def _hide(scores: Array, visible: Array | None) -> Array:
+    return scores if visible is None else np.where(visible, scores, -np.inf)
+
+
+def _softmax(scores: Array) -> Array:
+    largest = scores.max(axis=KEYS, keepdims=True, initial=-np.inf)
+    exponentials = np.exp(scores - np.where(np.isneginf(largest), 0, largest))
+    total = exponentials.sum(axis=KEYS, keepdims=True)
+    return exponentials / np.where(total == 0, 1, total)
+
+
+def _add_bias(tokens: Array, b: Array | None) -> Array:
+    return tokens if b is None else tokens + b[..., :, None]

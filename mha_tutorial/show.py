@@ -1,0 +1,46 @@
+"""Print arrays so that a page shows the same digits on every machine."""
+
+import numpy as np
+
+
+def show(*arrays, decimals: int = 3, **named) -> None:
+    """Print each array, rounded, without negative zeros; a keyword becomes its title with the shape.
+
+    Fractions are printed as fractions.
+
+    Parameters
+    ----------
+    decimals
+        How many decimals a floating number keeps; fewer are printed where all entries need fewer.
+
+    Examples
+    --------
+    >>> show(np.array([1 / 3, -1e-9, 2.0]))
+    [0.333 0.000 2.000]
+    >>> from fractions import Fraction
+    >>> show(scores=np.array([[1.5, 2.0]]), half=Fraction(1, 2))
+    scores (1, 2)
+    [[1.5 2.0]]
+    half = 1/2
+    """
+    for array in arrays:
+        print(_text(array, decimals))
+    for name, array in named.items():
+        if np.ndim(array):
+            print(f"{name} {np.shape(array)}")
+            print(_text(array, decimals))
+        else:
+            print(f"{name} = {_text(array, decimals)}")
+
+
+def _text(array, decimals: int) -> str:
+    array = np.asarray(array)
+    with np.printoptions(
+        linewidth=88, threshold=10_000, precision=decimals, floatmode="maxprec_equal", suppress=True
+    ):
+        if array.dtype == object:
+            width = max((len(str(entry)) for entry in array.flat), default=0)
+            return np.array2string(array, formatter={"object": lambda entry: str(entry).rjust(width)})
+        if np.issubdtype(array.dtype, np.inexact):
+            array = np.round(array.astype(np.float64), decimals) + 0.0  # -0.0 + 0.0 is 0.0
+        return np.array2string(array)

@@ -1,0 +1,288 @@
+"""Faults people met in other code, restated: the smallest input that shows each, and the right value.
+
+The values are rounded to eight decimals. Each test fails when its fault is put into the package;
+`tests/edits.toml` says with which edit, and `make edits` makes them.
+"""
+
+import re
+
+import numpy as np
+import pytest
+
+from mha_tutorial import Causal, ColumnWeights, MultiHeadAttention, RowWeights, masks
+from mha_tutorial.reference import column, row
+from tests.helpers import sines
+
+HALF = np.sqrt(0.5)
+
+
+def assert_rounds_to(actual, expected):
+    np.testing.assert_array_equal(np.round(actual, 8), expected, strict=True)
+
+
+@pytest.fixture
+def three_tokens():
+    """Three queries, keys and values of width two, in one head of one sequence."""
+    return sines(1, 1, 3, 2), sines(1, 1, 3, 2, a=0.9), sines(1, 1, 3, 2, a=2.1)
+
+
+@pytest.fixture
+def two_queries():
+    """Two queries that meet three keys and values of width two."""
+    return sines(1, 1, 2, 2), sines(1, 1, 3, 2, a=0.9), sines(1, 1, 3, 2, a=2.1)
+
+
+CAUSAL_RESULT = np.array([[0.39, 0.6], [-0.51358257, 0.469046], [0.11364831, 0.03196105]])
+
+
+def test_mask_polarity():
+    """A01: one boolean mask, read as *attend* and as *ignore* (pytorch issue 170400)."""
+    q = np.array([[1.0, 0.0], [0.0, 1.0]])
+    k = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+    v = np.array([[1.0], [2.0], [4.0]])
+    mask = np.array([[True, False, True], [False, False, True]])
+    # attend: keys 1 and 3 score alike for query 1, (1 + 4) / 2; query 2 sees key 3 alone
+    assert_rounds_to(row.attention(q, k, v, visible=mask), np.array([[2.5], [4.0]]))
+    # ignore: query 1 sees key 2 alone; query 2 weighs keys 1 and 2 by 1 and exp(sqrt(1/2))
+    expected = (1 + 2 * np.exp(HALF)) / (1 + np.exp(HALF))
+    visible = masks.visible_from_ignored(mask)
+    assert_rounds_to(row.attention(q, k, v, visible=visible), np.array([[2.0], [expected.round(8)]]))
+    assert_rounds_to(column.attention(q.T, k.T, v.T, visible=visible.T), np.array([[2.0, 1.66976155]]))
+
+
+def test_float_mask_is_additive(three_tokens, own_messages):
+    """A02: a float triangle of ones and zeros hides nothing (pytorch issue 21518)."""
+    triangle = np.tril(np.ones((3, 3)))
+    with pytest.raises(TypeError, match=r"visible must be boolean .* got float64"):
+        row.attention(*three_tokens, visible=triangle)
+    with pytest.warns(UserWarning, match="a bias of 0 and 1 is added to the scores and hides nothing"):
+        score = row.biased(row.scaled_dot_product, triangle)
+    added = np.array([[0.16736686, 0.48053278], [-0.20091915, 0.04903479], [0.11364831, 0.03196105]])
+    assert_rounds_to(row.attention(*three_tokens, score=score), added[None, None])
+    wanted = row.attention(*three_tokens, visible=triangle.astype(bool))
+    assert_rounds_to(wanted, CAUSAL_RESULT[None, None])
+
+
+def test_masks_of_two_kinds_merge(three_tokens):
+    """A03: boolean causal and float padding, the first key padded away (pytorch issue 92554)."""
+    ignored = ~Causal().rows(3, 3)
+    padding = np.array([[-np.inf, 0.0, 0.0]])
+    visible = masks.visible_from_ignored(ignored) & masks.visible_from_bias(padding[:, None, None, :])
+    # query 1 is left with nothing, query 2 with key 2 alone
+    expected = np.array([[0.0, 0.0], [-0.99, 0.4], [-0.09539871, -0.39773364]])
+    assert_rounds_to(row.attention(*three_tokens, visible=visible), expected[None, None])
+
+
+def test_query_that_sees_nothing():
+    """A05: a query without a key gets zero, not NaN, and its neighbour is untouched (pytorch issue 41508)."""
+    q = np.array([[1.0, 0.5], [-0.5, 2.0]])
+    k = np.array([[0.2, 1.0], [1.0, -1.0]])
+    v = np.array([[1.0, 2.0], [3.0, 5.0]])
+    visible = np.array([[True, True], [False, False]])
+    weights = row.softmax(row.scaled_dot_product(q, k), visible)
+    assert_rounds_to(weights, np.array([[0.53529653, 0.46470347], [0.0, 0.0]]))
+    assert_rounds_to(row.attention(q, k, v, visible=visible), np.array([[1.92940694, 3.39411041], [0.0, 0.0]]))
+
+
+def test_hidden_nan_does_not_leak(two_queries):
+    """A07: a hidden key holds NaN and its value infinity (pytorch issue 101967)."""
+    q, k, v = two_queries
+    k[..., 1, 0], v[..., 1, 1] = np.nan, np.inf
+    visible = np.array([[True, False, True]])
+    expected = np.array([[[[0.41996893, 0.34763004], [0.53424458, -0.61469118]]]])
+    assert_rounds_to(row.attention(q, k, v, visible=visible), expected)
+    assert_rounds_to(column.attention(q.mT, k.mT, v.mT, visible=visible.T).mT, expected)
+
+
+def test_causal_alignment():
+    """A08: the triangle starts at the first key or ends at the last (pytorch issue 108108)."""
+    k, v = sines(5, 2), np.arange(5.0)[:, None]
+    two, one = np.zeros((2, 2)), np.zeros((1, 2))  # zero queries: the plain mean of what is visible
+    assert_rounds_to(row.attention(two, k, v, visible=Causal("top-left")), np.array([[0.0], [0.5]]))
+    assert_rounds_to(row.attention(two, k, v, visible=Causal("bottom-right")), np.array([[1.5], [2.0]]))
+    assert_rounds_to(row.attention(one, k, v, visible=Causal("top-left")), np.array([[0.0]]))
+    assert_rounds_to(row.attention(one, k, v, visible=Causal("bottom-right")), np.array([[2.0]]))
+
+
+def test_hiding_is_not_a_large_negative_number():
+    """A09: visible scores below any finite fill, and fills that overflow in half precision."""
+    q, k, v = np.array([[200.0]]), np.array([[-100.0], [0.0]]), np.array([[1.0], [9.0]])
+    assert row.attention(q, k, v, visible=np.array([[True, False]])).tolist() == [[1.0]]
+    scores = np.array([[-16.5, 0.25], [-16.5, 0.25]], dtype=np.float16)
+    visible = Causal().rows(2, 2) & np.array([[False, True]])  # the first key is padding
+    weights = row.softmax(scores, visible)
+    assert (weights @ np.array([[3.0], [7.0]], dtype=np.float16)).tolist() == [[0.0], [7.0]]
+
+
+def test_masking_comes_before_softmax():
+    """A10: weights put to zero after the softmax no longer sum to one (huggingface timm PR 2236)."""
+    q, k, v = np.ones((3, 1)), np.array([[0.0], [1.0], [4.0]]), np.array([[10.0], [20.0], [40.0]])
+    # query 2 weighs keys 1 and 2 by 1 and e: (10 + 20 e) / (1 + e)
+    expected = np.array([[10.0], [17.31058579], [38.55331278]])
+    assert_rounds_to(row.attention(q, k, v, visible=Causal()), expected)
+    weights = row.softmax(row.scaled_dot_product(q, k), Causal())
+    assert_rounds_to(weights.sum(axis=1), np.ones(3))
+
+
+def test_head_axis_of_a_mask_is_the_first():
+    """A12: as many heads as queries and keys, and a mask that differs between heads (equinox PR 190)."""
+    q, k, v = sines(2, 2, 2), sines(2, 2, 2, a=0.9), sines(2, 2, 2, a=2.1)
+    visible = np.array([[[True, False], [True, True]], [[False, True], [True, True]]])
+    expected = np.array([[[0.39, 0.6], [-0.51358257, 0.469046]], [[0.42, 0.57], [0.49515237, -0.16743259]]])
+    assert_rounds_to(row.attention(q, k, v, visible=visible), expected)
+    x, weights = passing_on(q, k, v)
+    assert_rounds_to(row.multi_head(*x, weights, visible=visible).heads, expected)
+    assert_rounds_to(MultiHeadAttention(weights).trace(*x, visible=visible).heads, expected)
+
+
+def test_softmax_runs_over_the_keys(two_queries):
+    """A13: two queries and three keys, where the other axis gives other numbers (labml issue 146)."""
+    q, k, v = two_queries
+    weights = np.array([[0.56276846, 0.33184219, 0.10538935], [0.16531296, 0.31353576, 0.52115128]])
+    output = np.array([[-0.04791824, 0.3650086], [0.05633939, -0.2965492]])
+    assert_rounds_to(row.softmax(row.scaled_dot_product(q, k)), weights[None, None])
+    assert_rounds_to(row.attention(q, k, v), output[None, None])
+    assert_rounds_to(column.attention(q.mT, k.mT, v.mT), output.T[None, None])
+
+
+SCALED_RESULT = np.array(
+    [[-0.72527922, 0.47061224, 0.25466698, -0.72331613], [0.27097777, 0.53104543, -0.8020232, 0.27939356]]
+)
+
+
+def test_scale_is_the_root_of_one_heads_width():
+    """A14: two heads of width 4 in a model of width 8, where the roots of 8, of 2 and no root differ."""
+    q, k, v = 2 * sines(2, 2, 4), 2 * sines(2, 3, 4, a=0.9), sines(2, 3, 4, a=2.1)
+    second = np.array(
+        [[0.15698786, 0.52974027, -0.69672611, 0.17294216], [0.36089268, 0.52438484, -0.89511492, 0.37932945]]
+    )
+    expected = np.stack([SCALED_RESULT, second])
+    assert_rounds_to(row.attention(q, k, v), expected)
+    x, weights = passing_on(q, k, v)
+    assert weights.widths[0] == 8
+    assert_rounds_to(row.multi_head(*x, weights).heads, expected)
+    assert_rounds_to(MultiHeadAttention(weights).trace(*x).heads, expected)
+
+
+def test_queries_scaled_already_take_the_unscaled_score():
+    """A15: scaled before and scaled again is scaled twice (transformers issue 38277)."""
+    q, k, v = 2 * sines(2, 4), 2 * sines(3, 4, a=0.9), sines(3, 4, a=2.1)
+    assert_rounds_to(row.attention(q / np.sqrt(4), k, v, score=row.dot_product), SCALED_RESULT)
+    assert_rounds_to(row.attention(q, k, v), SCALED_RESULT)
+
+
+def test_heads_are_merged_token_by_token():
+    """A16: [1 2] [3 4] from head 1 and [5 6] [7 8] from head 2 (transformer-from-scratch PR 6)."""
+    heads = np.arange(1.0, 9.0).reshape(2, 2, 2)
+    keep = RowWeights(*[np.ones((2, 1, 2))] * 3, W_o=np.eye(4).reshape(2, 2, 4))  # W_o is the identity
+    expected = np.array([[1.0, 2.0, 5.0, 6.0], [3.0, 4.0, 7.0, 8.0]])
+    for output in (row.concatenated_output, row.summed_output):
+        assert_rounds_to(output(keep, heads), expected)
+    for output in (column.concatenated_output, column.summed_output):
+        assert_rounds_to(output(keep.T, heads.mT), expected.T)
+
+
+def test_values_may_be_wider_than_keys():
+    """A25: keys of width 3 and values of width 5; the scale is that of the keys (flash-attention-jax PR 15)."""
+    q, k, v = sines(2, 2, 3), sines(2, 4, 3, a=0.9), sines(2, 4, 5, a=2.1)
+    expected = np.array(
+        [
+            [
+                [0.28171959, 0.16885541, -0.44932753, 0.28313292, 0.15861675],
+                [0.12256261, -0.11321782, -0.00773343, 0.11770743, -0.11496345],
+            ],
+            [
+                [0.00365361, -0.14514223, 0.14455502, -0.00267122, -0.14519926],
+                [-0.47735806, 0.19424364, 0.28269141, -0.48040548, 0.20078557],
+            ],
+        ]
+    )
+    assert_rounds_to(row.attention(q, k, v), expected)
+    x, weights = passing_on(q, k, v)
+    assert_rounds_to(row.multi_head(*x, weights).heads, expected)
+    assert_rounds_to(column.multi_head(*(t.T for t in x), weights.T).heads.mT, expected)
+
+
+def test_heads_that_do_not_divide_the_width():
+    """A26: refused with both numbers, unless the head's width is chosen (pytorch issue 28719)."""
+    with pytest.raises(ValueError, match=re.escape("d_model (10) must be divisible by h (4)")):
+        ColumnWeights.random(np.random.default_rng(0), d_model=10, h=4)
+    assert ColumnWeights.random(np.random.default_rng(0), d_model=10, h=4, d_k=3, d_v=3).h == 4
+
+
+def test_neighbouring_query_heads_share_a_key_value_head():
+    """A28: four query heads on two key-value heads read 0, 0, 1, 1 (onnx PR 7274)."""
+    q, k, v = sines(4, 2, 2), sines(2, 3, 2, a=0.9), sines(2, 3, 2, a=2.1)
+    expected = np.array(
+        [
+            [[-0.04791824, 0.3650086], [0.05633939, -0.2965492]],
+            [[0.11364831, 0.03196105], [-0.23601406, 0.21887692]],
+            [[0.28546934, -0.1379813], [-0.44203009, 0.25815405]],
+            [[0.28024503, -0.34538997], [-0.1322808, 0.2293711]],
+        ]
+    )
+    x, weights = passing_on(q, k, v)
+    assert weights.h_kv == 2
+    assert_rounds_to(row.multi_head(*x, weights).heads, expected)
+    assert_rounds_to(column.multi_head(*(t.T for t in x), weights.T).heads.mT, expected)
+    assert_rounds_to(MultiHeadAttention(weights).trace(*x).heads, expected)
+
+
+def test_views_give_what_their_copies_give():
+    """A33: transposed, reversed and expanded views, none of them densely packed (pytorch issue 112577)."""
+    q, k, v = (sines(2, 3, 2, 4, a=a).transpose(0, 2, 1, 3) for a in (1.3, 0.9, 2.1))
+    q, v = np.asfortranarray(q), v[..., ::-1]
+    visible = np.triu(np.ones((3, 3), dtype=bool)).T
+    expected = row.attention(*(x.copy(order="C") for x in (q, k, v)), visible=visible.copy(order="C"))
+    result = row.attention(q, k, v, visible=np.broadcast_to(visible, (2, 2, 3, 3)))
+    np.testing.assert_allclose(result, expected, rtol=1e-12)
+    # the first token sees itself alone, so its result is its value
+    assert_rounds_to(result[0, 0, 0], np.array([0.4, -0.99, 0.6, 0.39]))
+    assert_rounds_to(result[1, 1, 2, 2:], np.array([0.2051799, -0.03173668]))
+    assert_rounds_to(result.sum(), np.float64(2.44024597))
+
+
+def test_types_that_do_not_belong_together_are_refused(three_tokens, own_messages):
+    """A34: a tokenizer's integer mask, and two floating types in one product (pytorch issue 99012)."""
+    q, k, v = three_tokens
+    with pytest.raises(
+        TypeError, match=r"visible must be boolean .* got int64\. If 1 means attend, .* if 1 means ignore"
+    ):
+        row.attention(q, k, v, visible=np.array([[1, 1, 0]] * 3))
+    with pytest.raises(TypeError, match="Q is float64 but K is float32"):
+        row.attention(q, k.astype(np.float32), v)
+    single = [x.astype(np.float32) for x in three_tokens]
+    bias = masks.bias_from_visible(Causal().rows(3, 3))  # float64, and cast to the scores' float32
+    output = row.attention(*single, score=row.biased(row.scaled_dot_product, bias))
+    assert output.dtype == np.float32
+    assert np.array_equal(output, row.attention(*single, visible=Causal()))
+
+
+def test_heads_side_by_side_are_heads_one_by_one_and_rows_are_transposed_columns():
+    """A35: one (d, d) projection is h projections (d2l-en issue 2056), and W X is the transpose of X W."""
+    X = sines(3, 4)
+    W_q, W_k, W_v = (sines(2, 2, 4, a=a) for a in (0.7, 0.9, 1.1))
+    W_o = sines(4, 4, a=1.3, b=0.1).reshape(4, 2, 2).transpose(1, 0, 2)  # blocks (4, 2) of (out, in)
+    weights = ColumnWeights(W_q, W_k, W_v, W_o)
+    expected = np.array(
+        [
+            [1.27187824, -1.7760945, -2.94511711, -0.96639192],
+            [-2.49712449, -1.80254076, 0.8018877, 2.54462622],
+            [-2.37202853, -1.62340111, 0.84700543, 2.40602999],
+        ]
+    )
+    assert_rounds_to(column.multi_head(X.T, X.T, X.T, weights).output, expected.T)
+    assert_rounds_to(row.multi_head(X, X, X, weights.T).output, expected)
+    assert_rounds_to(MultiHeadAttention(weights)(X), expected)
+
+
+def passing_on(q, k, v):
+    """Inputs and weights whose projections give back these (h, n, d_k), (h_kv, m, d_k), (h_kv, m, d_v)."""
+
+    def side_by_side(heads):
+        h, tokens, d = heads.shape
+        return heads.transpose(1, 0, 2).reshape(tokens, h * d), np.eye(h * d).reshape(h, d, h * d).mT
+
+    pairs = [side_by_side(heads) for heads in (q, k, v)]
+    h, d_v = len(q), v.shape[-1]
+    return [x for x, _ in pairs], RowWeights(*(W for _, W in pairs), W_o=np.ones((h, d_v, 1)))

@@ -1,0 +1,95 @@
+"""The figures, by what stands in their Axes: the same numbers as in the arrays they are given."""
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+
+from mha_tutorial import ColumnWeights, figures
+from mha_tutorial.reference import column
+
+
+@pytest.fixture
+def ax():
+    plt.style.use("mha_tutorial.book")
+    yield plt.figure().add_subplot()
+    plt.close("all")
+
+
+def texts(ax):
+    return [text.get_text() for text in ax.texts]
+
+
+def grids(ax):
+    """The shapes of the drawn matrices, in the order of drawing."""
+    return [collection.get_coordinates().shape[0] - 1 for collection in ax.collections], [
+        collection.get_coordinates().shape[1] - 1 for collection in ax.collections
+    ]
+
+
+def test_attention_is_a_table_of_its_weights(ax):
+    weights = np.array([[0.25, 0.75, 0.0], [0.9, 0.05, 0.05]])
+    figures.draw_attention(weights, ["a", "b"], ["x", "y", "z"], ax)
+    assert texts(ax) == ["0.25", "0.75", "0.00", "0.90", "0.05", "0.05"]
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["a", "b"]
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["x", "y", "z"]
+    assert np.array_equal(ax.images[0].get_array(), weights)
+    assert [text.get_color() for text in ax.texts] == ["black", "white", "black", "white", "black", "black"]
+
+
+def test_hull_shows_values_and_answers(ax):
+    values = np.array([[10.0, 0.0], [0.0, 10.0], [0.0, 0.0]])
+    answers = np.array([[1.0, 2.0], [3.0, 4.0]])
+    figures.draw_hull(values, answers, ["start", ""], ax)
+    assert texts(ax) == ["value 1", "value 2", "value 3", "start"]
+    assert np.array_equal(ax.collections[0].get_offsets(), values)
+    assert np.array_equal(ax.lines[0].get_xydata(), answers)
+
+
+def test_curves_are_named(ax):
+    figures.draw_curves(np.array([1, 4, 16]), {"a": [3, 2, 1], "b": [1, 1, 1]}, ax)
+    assert texts(ax) == ["a", "b"]
+    assert ax.lines[0].get_xydata().tolist() == [[1, 3], [4, 2], [16, 1]]
+    assert ax.get_xscale() == "log"
+    assert ax.get_ylim()[0] == 0
+
+
+def test_moves_point_from_before_to_after(ax):
+    figures.draw_moves(np.array([2.0, 2.0]), {"first": np.array([2.2, 1.4]), "second": np.array([1.3, 2.2])}, ax)
+    assert texts(ax) == ["before", "", "first", "", "second"]
+    arrows = [text for text in ax.texts if not text.get_text()]
+    assert [(*arrow.xyann, *arrow.xy) for arrow in arrows] == [(2, 2, 2.2, 1.4), (2, 2, 1.3, 2.2)]
+
+
+def test_contributions_are_laid_head_to_tail(ax):
+    figures.draw_contributions(np.array([[0.5, 2.0], [3.0, 4.0]]), ax)
+    arrows = [text for text in ax.texts if not text.get_text()]
+    assert [(*arrow.xyann, *arrow.xy) for arrow in arrows] == [(0, 0, 0.5, 2), (0.5, 2, 3.5, 6), (0, 0, 3.5, 6)]
+    named = [text for text in texts(ax) if text]
+    assert named == ["head 1 writes\n(0.5, 2)", "head 2 writes\n(3, 4)", "their sum, the output\n(3.5, 6)"]
+
+
+def test_product_draws_blocks_and_their_sum(ax, rng):
+    left, right = (
+        [rng.normal(size=(6, 3)), rng.normal(size=(6, 2))],
+        [rng.normal(size=(3, 4)), rng.normal(size=(2, 4))],
+    )
+    figures.draw_product(left, right, ("L", "R", "P"), ax)
+    assert grids(ax) == ([6, 6, 3, 2, 6], [3, 2, 4, 4, 4])
+    assert texts(ax) == ["L\n6 × 5", "R\n5 × 4", "=", "P\n6 × 4"]
+    product = left[0] @ right[0] + left[1] @ right[1]
+    drawn = np.asarray(ax.collections[-1].get_array())
+    assert np.array_equal(np.argsort(drawn, axis=None), np.argsort(product, axis=None))
+
+
+def test_a_grid_of_equal_numbers_is_drawn_in_one_shade(ax):
+    figures.draw_product([np.ones((2, 2))], [np.ones((2, 2))], ("L", "R", "P"), ax)
+    assert np.unique(ax.collections[0].get_array()).size == 1
+
+
+def test_multi_head_draws_every_step_of_every_head(ax, rng):
+    weights, X = ColumnWeights.random(rng, d_model=6, h=2, d_k=3, d_v=2), rng.normal(size=(6, 4))
+    figures.draw_multi_head(X, weights, column.multi_head(X, X, X, weights), ax)
+    head_rows, head_columns = [3, 3, 2, 4, 2, 6], [4] * 6  # queries, keys, values, attention, head, what it writes
+    assert grids(ax) == ([6, *head_rows, *head_rows, 6], [4, *head_columns, *head_columns, 4])
+    assert "4 tokens\n6 numbers each" in texts(ax)
+    assert [text for text in texts(ax) if text.startswith("head")] == ["head 1", "head 2"]

@@ -1,0 +1,148 @@
+"""What a query may see: the structured masks against their definition, and the converters."""
+
+import numpy as np
+import pytest
+import torch
+
+from mha_tutorial import Causal, Padding, Window, masks
+from tests.helpers import M, N
+
+ALIGNMENTS = {"top-left": 0, "bottom-right": M - N}
+
+
+def matrix(rule, n=N, m=M):
+    """The rows of a rule given for one query position and one key position."""
+    return np.array([[rule(i, j) for j in range(m)] for i in range(n)])
+
+
+@pytest.mark.parametrize(("align", "offset"), ALIGNMENTS.items())
+def test_causal_sees_keys_up_to_its_own_position(align, offset):
+    assert np.array_equal(Causal(align).rows(N, M), matrix(lambda i, j: j <= i + offset))
+
+
+@pytest.mark.parametrize(("align", "offset"), ALIGNMENTS.items())
+@pytest.mark.parametrize("size", [1, 3])
+def test_window_sees_fewer_than_size_positions_away(align, offset, size):
+    assert np.array_equal(Window(size, align).rows(N, M), matrix(lambda i, j: abs(i + offset - j) < size))
+
+
+def test_window_and_causal_see_size_keys():
+    visible = (Window(3) & Causal()).rows(N, N)
+    assert visible.sum(axis=1).tolist() == [1, 2, 3, 3, 3]
+
+
+@pytest.mark.parametrize("mask", [Causal(), Window(2)])
+def test_alignment_may_be_left_out_only_when_lengths_are_equal(mask):
+    assert np.array_equal(mask.rows(N, N), type(mask)(**{**vars(mask), "align": "top-left"}).rows(N, N))
+    with pytest.raises(ValueError, match=f"with {N} queries and {M} keys the alignment must be stated"):
+        mask.rows(N, M)
+
+
+def test_more_queries_than_keys():
+    assert np.array_equal(Causal("bottom-right").rows(3, 1), [[False], [False], [True]])
+    assert np.array_equal(Causal("top-left").rows(3, 1), [[True], [True], [True]])
+
+
+@pytest.mark.parametrize("batch", [(3,), (3, 1), ()])
+def test_padding_sees_the_first_keys(batch):
+    lengths = np.array([0, 4, M]).reshape(batch) if batch else np.array(4)
+    visible = Padding(lengths).rows(N, M, batch)
+    assert visible.shape == (*batch, 1, M)
+    for entry in np.ndindex(batch):
+        assert visible[entry].sum() == lengths[entry]
+        assert visible[entry][0, : lengths[entry]].all()
+
+
+def test_masks_combine_entry_by_entry():
+    causal, padding, window = Causal("top-left"), Padding([2, 6]), Window(2, "bottom-right")
+    a, b, c = (mask.rows(N, M, (2,)) for mask in (causal, padding, window))
+    assert np.array_equal((causal & padding | ~window).rows(N, M, (2,)), a & b | ~c)
+
+
+def test_columns_are_transposed_rows():
+    visible = Causal("bottom-right") & Padding([2, 6])
+    assert visible.columns(N, M, (2,)).shape == (2, M, N)
+    assert np.array_equal(visible.columns(N, M, (2,)), visible.rows(N, M, (2,)).mT)
+
+
+def test_padding_keeps_its_own_copy_of_the_lengths():
+    lengths = np.array([2, 3])
+    mask = Padding(lengths)
+    lengths[:] = 0
+    assert mask.lengths.tolist() == [2, 3]
+    assert not mask.lengths.flags.writeable
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (
+            lambda: Causal("lower-right"),
+            ValueError,
+            "Causal: align must be 'top-left' or 'bottom-right', got 'lower-right'",
+        ),
+        (lambda: Window(2, "left"), ValueError, "Window: align must be .* got 'left'"),
+        (lambda: Window(0), ValueError, "Window: size must be a positive integer, got 0"),
+        (lambda: Window(2.0), ValueError, r"Window: size must be a positive integer, got 2\.0"),
+        (lambda: Padding([1.0]), TypeError, "Padding: lengths must be integers, got float64"),
+        (lambda: Padding([2, -1]), ValueError, r"Padding: lengths must not be negative, got \[2, -1\]"),
+        (lambda: Padding([M + 1]).rows(N, M, (1,)), ValueError, rf"must not exceed the {M} keys, got \[{M + 1}\]"),
+        (lambda: Padding([1, 2]).rows(N, M, (3,)), ValueError, r"shape \(2,\) do not fit the batch axes \(3,\)"),
+        (lambda: Padding([1, 2]).rows(N, M), ValueError, r"shape \(2,\) do not fit the batch axes \(\)"),
+        (lambda: Causal() & np.ones((2, 2), dtype=bool), TypeError, "combines with structured masks, got ndarray"),
+        (lambda: np.ones((2, 2), dtype=bool) | Causal(), TypeError, "make an array of it first"),
+        (
+            lambda: masks.visible_from_ignored(np.array([[0, 1]])),
+            TypeError,
+            "ignored must be a boolean array, got int64",
+        ),
+        (lambda: masks.ignored_from_visible([[True]]), TypeError, "visible must be a boolean array, got list"),
+        (lambda: masks.bias_from_visible(np.eye(2)), TypeError, "visible must be a boolean array, got float64"),
+        (
+            lambda: masks.visible_from_bias(np.array([[0.0, -1e9]])),
+            ValueError,
+            "an additive mask holds only 0 and -inf",
+        ),
+        (
+            lambda: masks.visible_from_bias(np.array([[np.nan]])),
+            ValueError,
+            "an additive mask holds only 0 and -inf",
+        ),
+    ],
+)
+def test_what_is_refused(make, error, message):
+    with pytest.raises(error, match=message):
+        make()
+
+
+def test_a_mask_without_a_rule_cannot_be_made():
+    with pytest.raises(NotImplementedError):
+        masks.Mask().rows(N, N)
+
+
+def test_converters_read_and_write_polarity():
+    visible = Causal().rows(3, 3)
+    ignored = masks.ignored_from_visible(visible)
+    assert np.array_equal(ignored, np.triu(np.ones((3, 3), dtype=bool), k=1))
+    assert np.array_equal(masks.visible_from_ignored(ignored), visible)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float64])
+def test_converters_read_and_write_additive_masks(dtype):
+    visible = Causal().rows(3, 3)
+    bias = masks.bias_from_visible(visible, dtype)
+    assert bias.dtype == dtype
+    assert np.array_equal(bias, [[0, -np.inf, -np.inf], [0, 0, -np.inf], [0, 0, 0]])
+    assert np.array_equal(masks.visible_from_bias(bias), visible)
+
+
+def test_additive_masks_are_zero_and_minus_infinity_by_default_in_float64():
+    assert masks.bias_from_visible(Causal().rows(2, 2)).dtype == np.float64
+
+
+def test_top_left_is_what_torch_calls_causal():
+    q, k = torch.zeros(1, 1, N, 1, dtype=torch.float64), torch.zeros(1, 1, M, 1, dtype=torch.float64)
+    v = torch.arange(M, dtype=torch.float64).reshape(1, 1, M, 1)
+    averages = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    rows = Causal("top-left").rows(N, M)
+    np.testing.assert_allclose(averages.reshape(N), rows @ np.arange(M) / rows.sum(axis=1), rtol=1e-12)

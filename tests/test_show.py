@@ -1,0 +1,37 @@
+"""Printing for the page: the same digits everywhere."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from mha_tutorial import show
+
+
+@pytest.mark.parametrize(
+    ("array", "printed"),
+    [
+        (np.array([-0.0001, 0.0004, -0.0]), "[0. 0. 0.]"),
+        (np.array([[1 / 3, 20.0]]), "[[ 0.333 20.000]]"),
+        (np.array([0.0625, 1e-9, 123456.0]), "[     0.062      0.000 123456.000]"),
+        (np.array([1.5, np.nan, -np.inf]), "[ 1.5  nan -inf]"),
+        (np.array([1, -2]), "[ 1 -2]"),
+        (np.array([True, False]), "[ True False]"),
+        (np.array([[Fraction(1, 3), Fraction(-2)]], dtype=object), "[[1/3  -2]]"),
+        (Fraction(7, 2), "7/2"),
+        (2.0004, "2."),
+    ],
+)
+def test_what_is_printed(array, printed, capsys):
+    show(array)
+    assert capsys.readouterr().out == printed + "\n"
+
+
+def test_names_and_decimals(capsys):
+    show(np.ones(1), decimals=1, weights=np.array([[0.25, 0.75]]), count=3)
+    assert capsys.readouterr().out == "[1.]\nweights (1, 2)\n[[0.2 0.8]]\ncount = 3\n"
+
+
+def test_long_arrays_are_printed_whole(capsys):
+    show(np.arange(2000))
+    assert "..." not in capsys.readouterr().out
