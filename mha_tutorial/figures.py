@@ -159,8 +159,12 @@ def draw_multi_head(X: Array, weights: ColumnWeights, trace: Trace, ax: Axes) ->
 
     Parameters
     ----------
-    X, weights, trace
-        The tokens as columns, at most four heads, and the trace of ``column.multi_head(X, X, X, weights)``.
+    X
+        The tokens as columns.
+    weights
+        At most four heads.
+    trace
+        What ``column.multi_head(X, X, X, weights)`` returns.
     """
     d_model, n = X.shape
     d_k, d_v = weights.d_k, weights.d_v
@@ -242,5 +246,5 @@ def _name(name: str, rows: int, columns: int, x_left: float, x_right: float, y: 
 def _frame(ax: Axes) -> Axes:
     ax.set_aspect("equal")
     ax.axis("off")
-    ax.margins(0.01, 0.02)
+    ax.margins(0.02)
     return ax

@@ -38,8 +38,10 @@ class Mask:
 
         Parameters
         ----------
-        n, m
-            The numbers of queries and of keys.
+        n
+            The number of queries.
+        m
+            The number of keys.
         batch
             The batch axes of the scores, without the heads. Axes on which the rule does not depend
             may come back with length one or be missing, ready to broadcast.

@@ -118,13 +118,23 @@ class ColumnWeights(_Weights):
 
     Parameters
     ----------
-    W_q, W_k, W_v
-        ``(h, d_k, d_model)``, ``(h_kv, d_k, d_model)``, ``(h_kv, d_v, d_model)``: a matrix per head.
-        The widths of the tokens they read may differ from each other and from the output's.
+    W_q
+        ``(h, d_k, d_model)``: the query projection of each head.
+    W_k
+        ``(h_kv, d_k, d_model)``: the key projections.
+    W_v
+        ``(h_kv, d_v, d_model)``: the value projections. The widths of the tokens that the three read
+        may differ from each other and from the output's.
     W_o
         ``(h, d_model, d_v)``: the blocks of the output projection ``[W_1 ... W_h]``.
-    b_q, b_k, b_v, b_o
-        ``(h, d_k)``, ``(h_kv, d_k)``, ``(h_kv, d_v)`` and ``(d_model,)``; any of them may be missing.
+    b_q
+        ``(h, d_k)``; each bias may be missing.
+    b_k
+        ``(h_kv, d_k)``
+    b_v
+        ``(h_kv, d_v)``
+    b_o
+        ``(d_model,)``
 
     Raises
     ------
@@ -182,8 +192,11 @@ class ColumnWeights(_Weights):
             Where the randomness comes from.
         h_kv
             The number of key-value heads, `h` if left out.
-        d_k, d_v
-            The widths of a head, ``d_model / h`` if left out, which must then be a whole number.
+        d_k
+            The width of a head's queries and keys, ``d_model / h`` if left out, which must then be a
+            whole number.
+        d_v
+            The width of a head's values, likewise.
 
         Raises
         ------
@@ -224,13 +237,23 @@ class RowWeights(_Weights):
 
     Parameters
     ----------
-    W_q, W_k, W_v
-        ``(h, d_model, d_k)``, ``(h_kv, d_model, d_k)``, ``(h_kv, d_model, d_v)``: a matrix per head.
-        The widths of the tokens they read may differ from each other and from the output's.
+    W_q
+        ``(h, d_model, d_k)``: the query projection of each head.
+    W_k
+        ``(h_kv, d_model, d_k)``: the key projections.
+    W_v
+        ``(h_kv, d_model, d_v)``: the value projections. The widths of the tokens that the three read
+        may differ from each other and from the output's.
     W_o
         ``(h, d_v, d_model)``: the blocks of the output projection, one below the other.
-    b_q, b_k, b_v, b_o
-        ``(h, d_k)``, ``(h_kv, d_k)``, ``(h_kv, d_v)`` and ``(d_model,)``; any of them may be missing.
+    b_q
+        ``(h, d_k)``; each bias may be missing.
+    b_k
+        ``(h_kv, d_k)``
+    b_v
+        ``(h_kv, d_v)``
+    b_o
+        ``(d_model,)``
 
     Raises
     ------

@@ -48,6 +48,11 @@ def chapters(root: Path = ROOT) -> list[Path]:
     return [next(root.glob(f"{name}.*")) for name in names]
 
 
+def title(chapter: str, root: Path = ROOT) -> str:
+    """The heading of a chapter."""
+    return re.search(r"^# (.+)$", markdown(next(root.glob(f"{chapter}.*"))), re.MULTILINE)[1]
+
+
 def equations(root: Path = ROOT) -> list[Equation]:
     """Every labelled equation, in the order of the book."""
     return [

@@ -1,7 +1,7 @@
 """Fills the equation ledger when the site is built, and links every labelled equation to its code and its test."""
 
 from docutils import nodes
-from equations import equations, functions, tests
+from equations import equations, functions, tests, title
 from sphinx import addnodes
 
 LEDGER = "book/reference/equations"
@@ -25,12 +25,12 @@ def _entries():
     for equation in equations():
         if equation.chapter != chapter:
             chapter = equation.chapter
-            yield f"## {{doc}}`/{chapter}`\n"
+            yield f"## {title(chapter)}\n"
         yield f"(ledger-{equation.label})="
         yield f"### `{equation.label}`\n"
         yield f"$$\n{equation.latex}\n$$\n"
-        computed = ", ".join(f"{{py:obj}}`~{name}`" for name in by_label.get(equation.label, []))
-        yield f"Equation {{eq}}`{equation.label}`. Computed by {computed}.\n"
+        computed = ", ".join(f"{{py:obj}}`{_short(name)} <{name}>`" for name in by_label.get(equation.label, []))
+        yield f"Equation {{eq}}`{equation.label}` in {{doc}}`/{chapter}`. Computed by {computed}.\n"
         for test in bound.get(equation.label, []):
             yield f"::::{{dropdown}} Tested by `{test.name}` in `{test.file}`"
             yield f":::{{code-block}} python\n{test.source}\n:::\n::::\n"
@@ -47,10 +47,14 @@ def link_equations(app, doctree):
             continue
         line = nodes.paragraph(classes=["equation-links"])
         for name in by_label[label]:
-            line += _reference(app, "py", "obj", name, nodes.literal("", ".".join(name.split(".")[-2:])))
+            line += _reference(app, "py", "obj", name, nodes.literal("", _short(name)))
             line += nodes.Text(" · ")
         line += _reference(app, "std", "ref", f"ledger-{label}", nodes.inline("", "test"))
         block.parent.insert(block.parent.index(block) + 1, line)
+
+
+def _short(name):
+    return ".".join(name.split(".")[-2:])
 
 
 def _reference(app, domain, kind, target, text):
