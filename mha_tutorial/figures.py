@@ -73,7 +73,7 @@ def draw_hull(values: Array, answers: Array, labels: list[str], ax: Axes) -> Axe
 
 
 def draw_curves(x: Array, curves: dict[str, Array], ax: Axes) -> Axes:
-    """Draw curves over a doubling quantity, each named at its end."""
+    """Draw curves over powers of two, each named at its end."""
     for color, (name, y) in zip(HEAD_COLORS, curves.items(), strict=False):
         ax.plot(x, y, color=color, marker="o", markersize=4)
         ax.annotate(name, (x[-1], y[-1]), xytext=(-2, 8), textcoords="offset points", ha="right", color=color)
@@ -147,6 +147,7 @@ def draw_product(left: list[Array], right: list[Array], names: tuple[str, str, s
         _draw_grid(block, x, y, color, ax)
         y -= block.shape[0]
     _name(names[1], -int(y), width, x, x + width, 0, ax)
+    ax.text(x - gap / 2, -product.shape[0] / 2, "·", ha="center", va="center", fontsize=15)
     ax.text(x + width + gap, -product.shape[0] / 2, "=", ha="center", va="center", fontsize=15)
     x += width + 2 * gap
     _draw_grid(product, x, 0, NEUTRAL, ax)
@@ -155,68 +156,68 @@ def draw_product(left: list[Array], right: list[Array], names: tuple[str, str, s
 
 
 def draw_multi_head(X: Array, weights: ColumnWeights, trace: Trace, ax: Axes) -> Axes:
-    """Draw one pass of self-attention from top to bottom, every grid filled with the numbers of the trace.
+    """Draw one pass of self-attention from top to bottom, every cell shaded by its number.
 
     Parameters
     ----------
     X
         The tokens as columns.
     weights
-        At most four heads.
+        At most four heads, without biases.
     trace
         What ``column.multi_head(X, X, X, weights)`` returns.
     """
     d_model, n = X.shape
-    d_k, d_v = weights.d_k, weights.d_v
-    column = 3 * n + 3.5  # the width that one head takes
-    width = weights.h * column - 1.5
-    middle, row = width / 2, 0.0
+    one_head = 3 * n + 3.5  # the width that one head takes, and the gap behind it
+    middle = (weights.h * one_head - 1.5) / 2
+    below_X = -d_model - 5.2  # where the projections begin; the other rows follow from above to below
+    below_projections = below_X - max(weights.d_k, weights.d_v) - 3.2
+    below_attention = below_projections - n - 3.2
+    below_heads = below_attention - weights.d_v - 3.2
+    below_parts = below_heads - d_model - 3.6
 
-    _draw_grid(X, middle - n / 2, row, NEUTRAL, ax)
-    ax.text(middle - n / 2 - 0.6, row - d_model / 2, f"{n} tokens\n{d_model} numbers each", ha="right", va="center")
-    ax.text(middle + n / 2 + 0.6, row - d_model / 2, "$X$", ha="left", va="center", fontsize=13)
-    top = row - d_model
-    rows = {"project": top - 4.4}
-    rows["attention"] = rows["project"] - max(d_k, d_v) - 3.2
-    rows["head"] = rows["attention"] - n - 3.2
-    rows["part"] = rows["head"] - d_v - 3.4
-    rows["output"] = rows["part"] - d_model - 3.6
-
+    _draw_grid(X, middle - n / 2, 0, NEUTRAL, ax)
+    ax.text(middle - n / 2 - 0.6, -d_model / 2, f"{n} tokens,\n{d_model} numbers each", ha="right", va="center")
+    ax.text(middle + n / 2 + 0.6, -d_model / 2, "$X$", ha="left", va="center", fontsize=13)
     for head in range(weights.h):
-        color, left = HEAD_COLORS[head], head * column
-        centre, number = left + (3 * n + 2) / 2, head + 1
-        ax.plot([middle, centre], [top - 0.3, rows["project"] + 2.6], color=color, linewidth=1.2)
-        ax.text(centre, rows["project"] + 2.0, f"head {number}", ha="center", va="center", color=color, fontsize=12)
-        for place, (name, step) in enumerate({"Q": "queries", "K": "keys", "V": "values"}.items()):
-            x = left + place * (n + 1)
-            _draw_grid(getattr(trace, step)[head], x, rows["project"], color, ax)
-            ax.text(x + n / 2, rows["project"] + 0.7, f"$W_{number}^{name}X$", ha="center", va="center")
-        _draw_grid(trace.attention[head], centre - n / 2, rows["attention"], color, ax)
-        ax.text(centre, rows["attention"] + 0.7, "softmax: who looks at whom", ha="center", va="center", fontsize=9)
-        _draw_grid(trace.heads[head], centre - n / 2, rows["head"], color, ax)
-        ax.text(centre, rows["head"] + 0.7, "average of the values", ha="center", va="center", fontsize=9)
-        _draw_grid(weights.W_o[head] @ trace.heads[head], centre - n / 2, rows["part"], color, ax)
-        ax.text(
-            centre, rows["part"] + 0.8, f"what it writes, $W_{number}^O$head$_{number}$", ha="center", va="center"
-        )
-        ax.plot([centre, middle], [rows["part"] - d_model - 0.3, rows["output"] + 1.5], color=color, linewidth=1.2)
-        for upper, lower in (("project", "attention"), ("attention", "head"), ("head", "part")):
-            height = {"project": max(d_k, d_v), "attention": n, "head": d_v}[upper]
-            ax.annotate(
-                "",
-                (centre, rows[lower] + 1.5),
-                (centre, rows[upper] - height - 0.2),
-                arrowprops={"arrowstyle": "->", "color": color},
+        color, number = HEAD_COLORS[head], head + 1
+        left = head * one_head
+        centre = left + (3 * n + 2) / 2
+        q, k, v = (left + n / 2 + place * (n + 1) for place in range(3))
+
+        def join(*points, color=color):
+            ax.plot(*zip(*points, strict=True), color=color, linewidth=1.2)
+
+        join((middle, -d_model - 0.3), (centre, below_X + 3.2))
+        ax.text(centre, below_X + 2.6, f"head {number}", ha="center", va="center", color=color, fontsize=12)
+        for x, name, step in zip((q, k, v), "QKV", trace[:3], strict=True):
+            _draw_grid(step[head], x - n / 2, below_X, color, ax)
+            ax.text(x, below_X + 1.1, f"$W_{number}^{name} X$", ha="center", va="center")
+            join(
+                (x, below_X - len(step[head]) - 0.2),
+                (x, below_projections + 1.7) if name != "V" else (x, below_attention + 1.7),
             )
-    ax.text(middle, rows["output"] + 1.0, "+", ha="center", va="center", fontsize=15)
-    _draw_grid(trace.output, middle - n / 2, rows["output"], NEUTRAL, ax)
-    ax.text(
-        middle + n / 2 + 0.6,
-        rows["output"] - d_model / 2,
-        "output:\nthe sum of what\nthe heads write",
-        ha="left",
-        va="center",
-    )
+        between = (q + k) / 2
+        _draw_grid(trace.attention[head], between - n / 2, below_projections, color, ax)
+        ax.text(between, below_projections + 0.8, "weights: softmax", ha="center", va="center", fontsize=10)
+        join((between, below_projections - n - 0.2), (between, below_attention + 1.7))
+        _draw_grid(trace.heads[head], centre - n / 2, below_attention, color, ax)
+        ax.text(
+            centre,
+            below_attention + 0.8,
+            f"head$_{number}$: averages of values",
+            ha="center",
+            va="center",
+            fontsize=10,
+        )
+        join((centre, below_attention - weights.d_v - 0.2), (centre, below_heads + 1.9))
+        _draw_grid(weights.W_o[head] @ trace.heads[head], centre - n / 2, below_heads, color, ax)
+        ax.text(centre, below_heads + 0.9, f"it writes $W_{number}^O$ head$_{number}$", ha="center", va="center")
+        join((centre, below_heads - d_model - 0.3), (middle, below_parts + 1.5))
+    ax.text(middle, below_parts + 0.9, "+", ha="center", va="center", fontsize=15)
+    _draw_grid(trace.output, middle - n / 2, below_parts, NEUTRAL, ax)
+    summary = "output: the sum\nof what the\nheads write"
+    ax.text(middle + n / 2 + 0.6, below_parts - d_model / 2, summary, ha="left", va="center")
     return _frame(ax)
 
 
@@ -246,5 +247,6 @@ def _name(name: str, rows: int, columns: int, x_left: float, x_right: float, y: 
 def _frame(ax: Axes) -> Axes:
     ax.set_aspect("equal")
     ax.axis("off")
-    ax.margins(0.02)
+    ax.use_sticky_edges = False  # or the outermost lines would be cut in half
+    ax.margins(0.01)
     return ax

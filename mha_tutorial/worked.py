@@ -136,41 +136,44 @@ class ExactLayer(NamedTuple):
 
 
 def exact() -> ExactLayer:
-    """The exact example: 6 queries, 5 keys, width 7, 2 heads, d_k = 4 (whose root is 2) and d_v = 3.
+    """The exact example: n = 3 queries, m = 6 keys, width 7, 2 heads, d_k = 4 (whose root is 2), d_v = 5.
+
+    The sizes differ from each other and from the widths of all heads together, 8 and 10, so that no
+    forgotten transpose fits. Keys are even numbers, so that half their product with a query is whole.
 
     Examples
     --------
     >>> trace = exact().trace()
     >>> [str(weight) for weight in trace.attention[0, :, 0]]
-    ['1/4', '1/4', '1/8', '1/8', '1/4']
+    ['1/4', '1/4', '1/16', '1/8', '1/16', '1/4']
     >>> str(trace.output[0, 0])
-    '27/22'
+    '-295/112'
     """
     return ExactLayer(
-        X=_fractions(
-            "1 1 1 0 0 1 / 1 0 1 0 0 0 / 0 0 0 0 1 0 / 0 0 1 0 0 0 / 0 0 0 1 1 0 / 1 0 0 0 0 0 / 1 0 0 1 1 1"
+        X=_fractions("0 1 1 / 1 0 1 / 0 0 1 / 1 0 0 / 0 1 0 / 1 1 1 / 1 1 0"),
+        memory=_fractions(
+            "0 0 0 0 0 1 / 0 0 1 1 1 0 / 1 1 0 1 0 1 / 1 1 1 1 1 1 / 1 1 0 0 1 1 / 0 1 1 0 0 1 / 1 1 0 1 0 1"
         ),
-        memory=_fractions("1 0 0 0 1 / 0 1 0 0 0 / 1 1 0 0 1 / 0 0 1 1 0 / 1 1 1 1 1 / 1 0 1 1 1 / 1 0 0 1 0"),
         W_q=_fractions(
-            "0 -1 0 1 1 0 0 / 0 -1 0 0 -1 1 1 / 0 0 -1 0 1 -1 0 / 0 0 1 0 0 0 0",
-            "1 -1 -1 1 1 0 0 / 1 -1 0 1 -1 0 0 / 0 1 0 0 0 0 0 / 0 0 0 0 0 0 -1",
+            "0 0 0 0 0 -1 0 / 0 0 0 0 1 0 0 / 0 1 1 0 1 0 0 / -1 0 1 0 1 -1 0",
+            "0 0 1 1 0 0 0 / 1 0 0 -1 0 0 -1 / 0 1 0 0 0 0 0 / 0 0 0 0 -1 1 -1",
         ),
         W_k=_fractions(
-            "0 2 0 0 -2 2 -2 / 0 -2 0 -2 2 0 -2 / 0 0 0 0 0 0 2 / 2 0 0 0 0 -2 0",
-            "0 0 2 0 0 2 2 / -2 0 0 0 0 0 0 / 0 0 0 0 0 -2 0 / 0 0 0 2 0 0 0",
+            "0 -2 0 0 -2 0 0 / 0 0 0 0 2 0 -2 / 0 -2 0 2 0 0 0 / 0 0 -2 -2 2 0 0",
+            "0 0 2 0 2 0 -2 / 0 2 0 0 0 0 0 / 0 2 -2 0 0 0 -2 / -2 -2 0 -2 2 0 0",
         ),
         W_v=_fractions(
-            "0 1 2 -1 2 1 0 / -1 -1 0 0 0 2 -1 / 2 0 1 0 -1 1 -1",
-            "2 2 2 2 -1 0 0 / 2 0 1 2 1 2 1 / 2 0 0 -1 0 -1 -1",
+            "1 0 -1 0 0 1 0 / 0 1 0 1 -1 2 0 / 1 1 0 0 0 0 0 / 0 2 0 0 0 0 2 / 1 0 -1 -1 2 1 0",
+            "0 0 0 0 0 -1 0 / 0 0 0 -1 0 -1 0 / 1 -1 -1 0 1 -1 -1 / 2 0 0 0 1 -1 -1 / 2 0 0 0 0 -1 2",
         ),
         W_o=_fractions(
-            "0 1 1 / 1 0 0 / 0 0 0 / 0 1 1 / 1 0 1 / 0 1 1 / 0 -1 0",
-            "1 0 0 / 0 1 0 / 1 1 1 / 1 1 0 / 0 1 0 / 1 0 -1 / -1 1 1",
+            "-1 -1 0 0 -1 / 1 0 1 0 0 / 0 -1 0 1 1 / 0 1 0 0 -1 / -1 0 0 0 1 / 1 -1 -1 0 0 / 0 1 0 0 0",
+            "-1 1 1 0 1 / 0 1 0 0 -1 / 1 -1 0 0 0 / 1 0 -1 0 -1 / 0 0 1 1 1 / 0 0 1 0 1 / 1 1 0 0 0",
         ),
-        b_q=_fractions("1 -1 1 1 / -1 0 1 0"),
-        b_k=_fractions("2 -2 -2 0 / 0 0 2 0"),
-        b_v=_fractions("1 0 -1 / -1 1 0"),
-        b_o=_fractions("-1 1 -1 0 -1 2 -1")[0],
+        b_q=_fractions("0 0 1 0 / 0 0 -1 0"),
+        b_k=_fractions("0 0 -2 0 / -2 0 2 0"),
+        b_v=_fractions("0 -1 -1 -1 -1 / 1 -1 0 1 -1"),
+        b_o=_fractions("1 0 1 1 1 -1 1")[0],
     )
 
 

@@ -69,6 +69,17 @@ def test_softmax_does_not_overflow_and_keeps_the_type(convention, dtype):
     assert weights.tolist() == [[0.5], [0.5], [0.0]]
 
 
+@pytest.mark.equation("eq-visible", "eq-visible-row")
+@in_both_conventions
+def test_softmax_with_a_mask_is_softmax_over_what_is_visible(convention, rng):
+    scores, visible = rng.normal(size=(M, N)), rng.random((M, N)) < 0.6
+    weights = convention.lay(convention.ref.softmax(*convention.lay(scores, visible)))
+    for i in range(N):
+        seen = np.exp(scores[visible[:, i], i])
+        assert_close(weights[visible[:, i], i], seen / seen.sum())
+        assert not weights[~visible[:, i], i].any()
+
+
 @in_both_conventions
 def test_softmax_gives_zeros_to_a_query_that_sees_nothing(convention):
     scores, visible = convention.lay(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([[True, False], [True, False]]))

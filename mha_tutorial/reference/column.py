@@ -23,9 +23,10 @@ def softmax(
 ) -> Float[Array, "*h m n"]:
     """Turn each query's scores into weights over the keys: none negative, all together one.
 
-    Computes :eq:`eq-softmax-columns`, so that :eq:`eq-weights-sum-to-one` holds. The largest score is
+    Computes :eq:`eq-softmax-columns` after hiding what is not visible, :eq:`eq-visible`, so that
+    :eq:`eq-weights-sum-to-one` holds; a query that sees no key gets zeros. The largest score is
     subtracted first, which changes nothing (:eq:`eq-softmax-shift`) and keeps the exponentials from
-    overflowing. A query that sees no key gets zeros.
+    overflowing.
 
     Raises
     ------
@@ -298,7 +299,8 @@ def residual_attention(
 ) -> Trace:
     """Add to each token what the heads write about it: the form of the mathematical papers.
 
-    Computes :eq:`eq-residual-update`. The default score is the plain inner product those papers use.
+    Computes :eq:`eq-residual-update`. Mind the default score: it is the plain inner product that
+    those papers use, not the scaled one of `multi_head`.
 
     Raises
     ------
