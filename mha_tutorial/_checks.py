@@ -18,23 +18,21 @@ class Convention(NamedTuple):
     tokens: int  # the axis along which the tokens lie, and in the scores the queries
     weights: type[ColumnWeights] | type[RowWeights]
 
+    def __str__(self) -> str:
+        return f"{self.name} convention:"
+
+    def axes(self, features, tokens) -> tuple:
+        """Two things in the order of the axes: ``(d_model, n)`` for columns, ``(n, d_model)`` for rows."""
+        return (features, tokens) if self.features == -2 else (tokens, features)
+
     def shape(self, features, tokens, lead: str = "") -> str:
-        """Write a shape: ``(d_model, n)`` for columns, ``(n, d_model)`` for rows."""
-        axes = {self.features: features, self.tokens: tokens}
-        return f"({lead}{axes[-2]}, {axes[-1]})"
+        """The same as text."""
+        return f"({lead}{', '.join(map(str, self.axes(features, tokens)))})"
 
     def check_arrays(self, **arrays: Array) -> None:
         """Refuse what is not a floating array with two axes, and arrays that differ in type or leading axes."""
         for name, array in arrays.items():
-            if not isinstance(array, np.ndarray):
-                raise TypeError(f"{self} {name} must be a NumPy array, got {type(array).__name__}")
-            if not np.issubdtype(array.dtype, np.floating):
-                raise TypeError(
-                    f"{self} {name} must hold floating-point numbers, got {array.dtype}; convert it with "
-                    f"{name}.astype(float)"
-                )
-            if array.ndim < 2:
-                raise ValueError(f"{self} {name} must have at least two axes, got shape {array.shape}")
+            self.check_array(name, array)
         (first, reference), *others = arrays.items()
         for name, array in others:
             self.check_type(name, array, first, reference)
@@ -43,6 +41,16 @@ class Convention(NamedTuple):
                     f"{self} {first} and {name} must have the same leading axes, "
                     f"got shapes {reference.shape} and {array.shape}"
                 )
+
+    def check_array(self, name: str, array: Array, axes: int = 2) -> None:
+        """Refuse what is not a plain floating array with enough axes."""
+        if not isinstance(array, np.ndarray) or isinstance(array, np.matrix | np.ma.MaskedArray):
+            raise TypeError(f"{self} {name} must be a plain NumPy array, got {type(array).__name__}")
+        if not np.issubdtype(array.dtype, np.floating):
+            advice = f"; convert it with {name}.astype(float)" if array.dtype.kind in "iub" else ""
+            raise TypeError(f"{self} {name} must hold floating-point numbers, got {array.dtype}{advice}")
+        if array.ndim < axes:
+            raise ValueError(f"{self} {name} must have at least two axes, got shape {array.shape}")
 
     def check_type(self, name: str, array, other: str, reference) -> None:
         """Refuse two floating types in one computation."""
@@ -53,10 +61,10 @@ class Convention(NamedTuple):
             )
 
     def check_one_width(self, Q: Array, K: Array) -> None:
-        """Refuse queries and keys of different widths, between which there is no inner product."""
-        if Q.shape[self.features] != K.shape[self.features]:
+        """Refuse queries and keys that cannot be compared number by number."""
+        if Q.shape[self.features] != K.shape[self.features] or not Q.shape[self.features]:
             raise ValueError(
-                f"{self} Q {self.shape('d_k', 'n')} and K {self.shape('d_k', 'm')} must share d_k, "
+                f"{self} Q {self.shape('d_k', 'n')} and K {self.shape('d_k', 'm')} must share d_k, at least 1, "
                 f"got shapes {Q.shape} and {K.shape}"
             )
 
@@ -80,21 +88,34 @@ class Convention(NamedTuple):
         names = ("X", "X", "X") if _same(Q, K) and _same(K, V) else ("Q", "K", "V")
         self.check_arrays(**dict(zip(names, (Q, K, V), strict=True)))
         self.check_type(names[0], Q, "weights", weights)
-        for name, array, width in zip(names, (Q, K, V), weights.widths, strict=True):
-            self.check_width(name, array, width, weights.d_model)
+        widths = dict(zip(("W_q", "W_k", "W_v"), weights.widths, strict=True))
+        for name, array, (matrix, width) in zip(names, (Q, K, V), widths.items(), strict=True):
+            others = widths.values() if name == "X" else [width]
+            self.check_width(name, array, width, weights.d_model, matrix, all(width == other for other in others))
         self.check_one_length(K, V)
 
-    def check_width(self, name: str, array: Array, width: int, d_model: int) -> None:
+    def check_width(
+        self, name: str, array: Array, width: int, d_model: int, matrix: str, hint: bool = True
+    ) -> None:
         """Refuse tokens of another width than a matrix reads, and notice a transposed input."""
         if array.shape[self.features] == width:
             return
-        label = "d_model" if width == d_model else "d_in"
-        expected = self.shape(label, "m" if name in "KV" else "n", lead="" if array.ndim == 2 else "..., ")
-        transposed = f" Did you mean {name}.{'T' if array.ndim == 2 else 'mT'}?"
+        label, reader = ("d_model", "") if width == d_model else ("d_in", f" as {matrix} reads it")
+        tokens = "m" if name in ("K", "V") else "n"
+        expected = self.shape(label, tokens, lead="" if array.ndim == 2 else "..., ")
+        transposed = f" Did you mean {name}.{_transpose(array)}?"
         raise ValueError(
-            f"{self} {name} must be {expected} with {label}={width}, got {array.shape}."
-            + (transposed if array.shape[self.tokens] == width else "")
+            f"{self} {name} must be {expected} with {label}={width}{reader}, got {array.shape}."
+            + (transposed if hint and array.shape[self.tokens] == width else "")
         )
+
+    def check_residual(self, X: Array, weights) -> None:
+        """Refuse to add an output to tokens of another width."""
+        if X.shape[self.features] != weights.d_model:
+            raise ValueError(
+                f"{self} the output is added to X, so it must be as wide; W_o writes d_model={weights.d_model} "
+                f"numbers and X {X.shape} holds {X.shape[self.features]}"
+            )
 
     def check_heads(self, weights, heads: Array) -> None:
         """Refuse heads that the output projection cannot read."""
@@ -109,7 +130,7 @@ class Convention(NamedTuple):
 
     def check_scores(self, scores: Array, Q: Array, K: Array) -> None:
         """Refuse what a score function returned if it is not one number per key and query."""
-        expected = self._scores_shape(Q, K)
+        expected = (*Q.shape[:-2], *self.axes(K.shape[self.tokens], Q.shape[self.tokens]))
         if getattr(scores, "shape", None) != expected:
             raise ValueError(
                 f"{self} the score must return one number per key and query, "
@@ -118,13 +139,39 @@ class Convention(NamedTuple):
             )
         self.check_type("the score", scores, "Q", Q)
 
+    def check_additive(self, U_q: Array, U_k: Array, u: Array) -> None:
+        """Refuse the parts of an additive score if they do not map to the same number of features."""
+        for name, array, axes in (("U_q", U_q, 2), ("U_k", U_k, 2), ("u", u, 1)):
+            self.check_array(name, array, axes)
+        d = u.shape[0]
+        if u.ndim != 1 or any(U.ndim != 2 or U.shape[self.features] != d for U in (U_q, U_k)):
+            raise ValueError(
+                f"{self} U_q {self.shape('d', 'd_q')}, U_k {self.shape('d', 'd_k')} and u (d,) must share d, "
+                f"got shapes {U_q.shape}, {U_k.shape} and {u.shape}"
+            )
+
+    def check_mapped(self, **pairs: tuple[Array, Array]) -> None:
+        """Refuse vectors of another width than their map reads."""
+        for name, (vectors, U) in pairs.items():
+            if vectors.shape[self.features] != U.shape[self.tokens]:
+                raise ValueError(
+                    f"{self} {name} must be as wide as U_{name.lower()} {U.shape} reads it, "
+                    f"{U.shape[self.tokens]}, got shape {vectors.shape}"
+                )
+            self.check_type(f"U_{name.lower()}", U, name, vectors)
+
     def check_bias(self, bias) -> None:
-        """Refuse a bias that is not floating, and doubt one that looks like a mask."""
+        """Refuse a bias that is not a floating array of two axes, and doubt one that looks like a mask."""
         kind = getattr(bias, "dtype", type(bias).__name__)
         if not isinstance(bias, np.ndarray) or not np.issubdtype(kind, np.floating):
             raise TypeError(
                 f"{self} bias must be a floating array that is added to the scores, got {kind}. "
                 "A boolean mask is passed as visible."
+            )
+        if bias.ndim < 2:
+            raise ValueError(
+                f"{self} bias must have at least two axes {self.shape('m', 'n')}, got shape {bias.shape}; "
+                "with one axis it could mean keys or queries"
             )
         if np.isin(bias, (0, 1)).all() and bias.any():
             warnings.warn(
@@ -132,6 +179,20 @@ class Convention(NamedTuple):
                 "pass visible=bias.astype(bool)",
                 stacklevel=3,
             )
+
+    def check_broadcast(self, name: str, array: Array, shape: tuple[int, ...]) -> None:
+        """Refuse what does not broadcast to the scores, and notice a transpose or a missing axis for the heads."""
+        if _broadcasts(array.shape, shape):
+            return
+        hint = ""
+        if _broadcasts(array.mT.shape, shape):
+            hint = f" Did you mean {name}.{_transpose(array)}?"
+        elif array.ndim == len(shape) - 1 and _broadcasts((*array.shape[:-2], 1, *array.shape[-2:]), shape):
+            hint = f" Did you mean {name}[..., None, :, :], with an axis for the heads?"
+        raise ValueError(
+            f"{self} {name} of shape {array.shape} does not broadcast to the scores, "
+            f"{self.shape('m', 'n', lead='..., ')} = {shape}.{hint}"
+        )
 
     def visible(self, visible, shape: tuple[int, ...], heads: bool = False) -> Array | None:
         """Make the boolean array that says which scores count, or None where all do.
@@ -142,35 +203,23 @@ class Convention(NamedTuple):
         if visible is None:
             return None
         if isinstance(visible, Mask):
-            n, m = shape[self.tokens], shape[self.features]
             make = visible.columns if self.weights is ColumnWeights else visible.rows
-            made = make(n, m, batch=shape[: -3 if heads else -2])
-            return made[..., None, :, :] if heads and made.ndim > 2 else made
-        self._check_visible(visible, shape)
-        return visible
-
-    def _check_visible(self, visible, shape: tuple[int, ...]) -> None:
-        kind = getattr(visible, "dtype", type(visible).__name__)
+            visible = make(shape[self.tokens], shape[self.features], batch=shape[: -3 if heads else -2])
+            if heads and np.ndim(visible) > 2:
+                visible = visible[..., None, :, :]
+        plain = isinstance(visible, np.ndarray) and not isinstance(visible, np.ma.MaskedArray)
+        kind = visible.dtype if plain else type(visible).__name__
         if kind != np.bool_:
-            raise TypeError(f"{self} visible must be boolean (True = may be attended), got {kind}. {_ADVICE}")
+            raise TypeError(
+                f"{self} visible must be a boolean array (True = may be attended), got {kind}. {_ADVICE}"
+            )
         if visible.ndim < 2:
             raise ValueError(
                 f"{self} visible must have at least two axes {self.shape('m', 'n')}, got shape {visible.shape}; "
                 "with one axis it could mean keys or queries"
             )
-        if not _broadcasts(visible.shape, shape):
-            transposed = " Did you mean visible.T?" if _broadcasts(visible.mT.shape, shape) else ""
-            raise ValueError(
-                f"{self} visible of shape {visible.shape} does not broadcast to the scores, "
-                f"{self.shape('m', 'n', lead='..., ')} = {shape}.{transposed}"
-            )
-
-    def _scores_shape(self, Q: Array, K: Array) -> tuple[int, ...]:
-        axes = {self.features: K.shape[self.tokens], self.tokens: Q.shape[self.tokens]}
-        return (*Q.shape[:-2], axes[-2], axes[-1])
-
-    def __str__(self) -> str:
-        return f"{self.name} convention:"
+        self.check_broadcast("visible", visible, shape)
+        return visible
 
 
 COLUMNS = Convention("column", features=-2, tokens=-1, weights=ColumnWeights)
@@ -183,10 +232,21 @@ _ADVICE = (
 )
 
 
+def check_positive(name: str, number) -> float:
+    """A positive finite number as a Python float, which leaves the type of an array alone."""
+    if isinstance(number, str | np.ndarray) or not 0 < number < np.inf:
+        raise ValueError(f"{name} must be a positive number, got {number!r}")
+    return float(number)
+
+
 def _same(a, b) -> bool:
     """Whether two arrays are one and the same, or two views of the same memory laid out alike."""
     both = isinstance(a, np.ndarray) and isinstance(b, np.ndarray)
     return a is b or (both and a.__array_interface__ == b.__array_interface__)
+
+
+def _transpose(array: Array) -> str:
+    return "T" if array.ndim == 2 else "mT"
 
 
 def _broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:

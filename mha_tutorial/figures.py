@@ -12,6 +12,11 @@ HEAD_COLORS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7"]  # told apart by colo
 NEUTRAL = "#555555"
 
 
+def head_color(head: int) -> str:
+    """The colour of a head throughout the book; after four they start again."""
+    return HEAD_COLORS[head % len(HEAD_COLORS)]
+
+
 def draw_attention(attention: Array, queries: list[str], keys: list[str], ax: Axes) -> Axes:
     """Draw the weights of one head as a table: a row for each query, a column for each key.
 
@@ -74,9 +79,11 @@ def draw_hull(values: Array, answers: Array, labels: list[str], ax: Axes) -> Axe
 
 def draw_curves(x: Array, curves: dict[str, Array], ax: Axes) -> Axes:
     """Draw curves over powers of two, each named at its end."""
-    for color, (name, y) in zip(HEAD_COLORS, curves.items(), strict=False):
+    for number, (name, y) in enumerate(curves.items()):
+        color = head_color(number)
         ax.plot(x, y, color=color, marker="o", markersize=4)
-        ax.annotate(name, (x[-1], y[-1]), xytext=(-2, 8), textcoords="offset points", ha="right", color=color)
+        above = (x[-1], max(y[-2:]))
+        ax.annotate(name, above, xytext=(0, 8), textcoords="offset points", ha="right", color=color)
     ax.set_xscale("log", base=2)
     ax.set_xticks(x, [f"{tick:g}" for tick in x])
     ax.minorticks_off()
@@ -88,9 +95,12 @@ def draw_moves(before: Array, after: dict[str, Array], ax: Axes) -> Axes:
     """Draw where attention moves one vector, in two of its coordinates, in several surroundings."""
     ax.scatter(*before, s=60, color=NEUTRAL, zorder=3)
     ax.annotate("before", before, xytext=(8, 4), textcoords="offset points", color=NEUTRAL)
-    for color, (name, point) in zip(HEAD_COLORS, after.items(), strict=False):
+    for number, (name, point) in enumerate(after.items()):
+        color = head_color(number)
         ax.annotate("", point, before, arrowprops={"arrowstyle": "-|>", "color": color, "linewidth": 2})
-        ax.annotate(name, point, xytext=(0, -16), textcoords="offset points", ha="center", color=color)
+        above = point[1] > before[1]
+        offset = (0, 8 if above else -18)
+        ax.annotate(name, point, xytext=offset, textcoords="offset points", ha="center", color=color)
     points = np.array([before, *after.values()])
     ax.set_xlim(points[:, 0].min() - 0.6, points[:, 0].max() + 0.6)
     ax.set_ylim(points[:, 1].min() - 0.6, points[:, 1].max() + 0.6)
@@ -107,7 +117,7 @@ def draw_contributions(parts: Array, ax: Axes) -> Axes:
     """
     start = np.zeros(2)
     for head, part in enumerate(parts):
-        color = HEAD_COLORS[head]
+        color = head_color(head)
         ax.annotate("", start + part, start, arrowprops={"arrowstyle": "-|>", "color": color, "linewidth": 2.5})
         middle = start + part / 2
         text = f"head {head + 1} writes\n({part[0]:g}, {part[1]:g})"
@@ -135,15 +145,15 @@ def draw_product(left: list[Array], right: list[Array], names: tuple[str, str, s
         What to write above the left factor, the right factor and the product.
     """
     product = sum(a @ b for a, b in zip(left, right, strict=True))
-    colors = HEAD_COLORS if len(left) > 1 else [NEUTRAL]
+    colors = [head_color(head) for head in range(len(left))] if len(left) > 1 else [NEUTRAL]
     gap, x = 1.2, 0.0
-    for block, color in zip(left, colors, strict=False):
+    for block, color in zip(left, colors, strict=True):
         _draw_grid(block, x, 0, color, ax)
         x += block.shape[1]
     _name(names[0], left[0].shape[0], sum(a.shape[1] for a in left), 0, x, 0, ax)
     x += gap
     y, width = 0.0, right[0].shape[1]
-    for block, color in zip(right, colors, strict=False):
+    for block, color in zip(right, colors, strict=True):
         _draw_grid(block, x, y, color, ax)
         y -= block.shape[0]
     _name(names[1], -int(y), width, x, x + width, 0, ax)
@@ -163,7 +173,7 @@ def draw_multi_head(X: Array, weights: ColumnWeights, trace: Trace, ax: Axes) ->
     X
         The tokens as columns.
     weights
-        At most four heads, without biases.
+        The layer, without biases.
     trace
         What ``column.multi_head(X, X, X, weights)`` returns.
     """
@@ -180,7 +190,7 @@ def draw_multi_head(X: Array, weights: ColumnWeights, trace: Trace, ax: Axes) ->
     ax.text(middle - n / 2 - 0.6, -d_model / 2, f"{n} tokens,\n{d_model} numbers each", ha="right", va="center")
     ax.text(middle + n / 2 + 0.6, -d_model / 2, "$X$", ha="left", va="center", fontsize=13)
     for head in range(weights.h):
-        color, number = HEAD_COLORS[head], head + 1
+        color, number = head_color(head), head + 1
         left = head * one_head
         centre = left + (3 * n + 2) / 2
         q, k, v = (left + n / 2 + place * (n + 1) for place in range(3))
@@ -191,10 +201,10 @@ def draw_multi_head(X: Array, weights: ColumnWeights, trace: Trace, ax: Axes) ->
         join((middle, -d_model - 0.3), (centre, below_X + 3.2))
         ax.text(centre, below_X + 2.6, f"head {number}", ha="center", va="center", color=color, fontsize=12)
         for x, name, step in zip((q, k, v), "QKV", trace[:3], strict=True):
-            _draw_grid(step[head], x - n / 2, below_X, color, ax)
+            _draw_grid(step[head * len(step) // weights.h], x - n / 2, below_X, color, ax)
             ax.text(x, below_X + 1.1, f"$W_{number}^{name} X$", ha="center", va="center")
             join(
-                (x, below_X - len(step[head]) - 0.2),
+                (x, below_X - step.shape[1] - 0.2),
                 (x, below_projections + 1.7) if name != "V" else (x, below_attention + 1.7),
             )
         between = (q + k) / 2

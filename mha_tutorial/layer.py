@@ -1,7 +1,5 @@
 """A multi-head attention layer in NumPy: batched, and vectorised over heads by packing their matrices."""
 
-from functools import cached_property
-
 import numpy as np
 from einops import rearrange
 from jaxtyping import Bool, Float
@@ -79,20 +77,11 @@ class MultiHeadAttention:
         return Trace(q, k, v, scores, attention, heads, row.concatenated_output(self.weights, heads))
 
     def _project(self, name: str, tokens: Array) -> Array:
-        W, b = self._packed[name]
-        with np.errstate(invalid="ignore"):  # NaN and infinity may stand where no query looks
-            projected = tokens @ W if b is None else tokens @ W + b
-        return rearrange(projected, "... n (h d) -> ... h n d", h=getattr(self.weights, f"W_{name}").shape[0])
-
-    @cached_property
-    def _packed(self) -> dict[str, tuple[Array, Array | None]]:
-        """For q, k and v: the matrices of all heads in one (d_model, h d), and their biases in one (h d)."""
+        """Multiply by the matrices of all heads in one, (d_model, h d), and split the heads off."""
         arrays = self.weights.arrays()
-        return {
-            name: (rearrange(arrays[f"W_{name}"], "h d_model d -> d_model (h d)"), _flat(arrays.get(f"b_{name}")))
-            for name in "qkv"
-        }
-
-
-def _flat(bias: Array | None) -> Array | None:
-    return None if bias is None else rearrange(bias, "h d -> (h d)")
+        W, b = arrays[f"W_{name}"], arrays.get(f"b_{name}")
+        with np.errstate(invalid="ignore", over="ignore"):  # anything may stand where no query looks
+            projected = tokens @ rearrange(W, "h d_model d -> d_model (h d)")
+            if b is not None:
+                projected = projected + rearrange(b, "h d -> (h d)")
+        return rearrange(projected, "... n (h d) -> ... h n d", h=len(W))

@@ -53,16 +53,19 @@ class Mask:
         return self.rows(n, m, batch).mT
 
     def __and__(self, other: "Mask") -> "Mask":
-        return And(self, _require_mask(other))
+        return And(self, other)
 
     def __or__(self, other: "Mask") -> "Mask":
-        return Or(self, _require_mask(other))
+        return Or(self, other)
 
     __rand__ = __and__
     __ror__ = __or__
 
     def __invert__(self) -> "Mask":
         return Not(self)
+
+    def __bool__(self) -> bool:
+        raise TypeError("a structured mask has no truth value; combine masks with & | ~, not with and, or, not")
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,8 @@ class Causal(Mask):
     ----------
     align
         Where position zero lies when there are not as many queries as keys. ``"top-left"``: the
-        first query stands beside the first key (what ``is_causal`` means in PyTorch).
+        first query stands beside the first key, as with ``is_causal`` in PyTorch's
+        ``scaled_dot_product_attention``.
         ``"bottom-right"``: the last query stands beside the last key (decoding with a cache). May
         be left out when the numbers are equal, where both mean the same.
 
@@ -128,7 +132,7 @@ class Window(Mask):
     align: Align | None = None
 
     def __post_init__(self):
-        if not isinstance(self.size, int | np.integer) or self.size < 1:
+        if not isinstance(self.size, int | np.integer) or isinstance(self.size, bool) or self.size < 1:
             raise ValueError(f"Window: size must be a positive integer, got {self.size!r}")
         _check_align(self)
 
@@ -164,6 +168,8 @@ class Padding(Mask):
 
     def __post_init__(self):
         lengths = np.array(self.lengths)
+        if not lengths.size:
+            lengths = lengths.astype(int)
         if not np.issubdtype(lengths.dtype, np.integer):
             raise TypeError(f"Padding: lengths must be integers, got {lengths.dtype}")
         if (lengths < 0).any():
@@ -188,6 +194,10 @@ class And(Mask):
     left: Mask
     right: Mask
 
+    def __post_init__(self):
+        _require_mask(self.left)
+        _require_mask(self.right)
+
     def rows(self, n: int, m: int, batch: tuple[int, ...] = ()) -> Bool[Array, "*b n m"]:
         return self.left.rows(n, m, batch) & self.right.rows(n, m, batch)
 
@@ -199,6 +209,10 @@ class Or(Mask):
     left: Mask
     right: Mask
 
+    def __post_init__(self):
+        _require_mask(self.left)
+        _require_mask(self.right)
+
     def rows(self, n: int, m: int, batch: tuple[int, ...] = ()) -> Bool[Array, "*b n m"]:
         return self.left.rows(n, m, batch) | self.right.rows(n, m, batch)
 
@@ -208,6 +222,9 @@ class Not(Mask):
     """A query sees what the rule hides; written ``~rule``."""
 
     rule: Mask
+
+    def __post_init__(self):
+        _require_mask(self.rule)
 
     def rows(self, n: int, m: int, batch: tuple[int, ...] = ()) -> Bool[Array, "*b n m"]:
         return ~self.rule.rows(n, m, batch)
@@ -251,6 +268,8 @@ def visible_from_bias(bias: Float[Array, "..."]) -> Bool[Array, "..."]:
 
     Raises
     ------
+    TypeError
+        If it is not a floating array.
     ValueError
         If any entry is neither zero nor minus infinity: then it changes the scores that stay
         visible, and belongs into the score (``biased`` in either convention), not into a mask.
@@ -260,6 +279,9 @@ def visible_from_bias(bias: Float[Array, "..."]) -> Bool[Array, "..."]:
     >>> visible_from_bias(np.array([[0.0, -np.inf]]))
     array([[ True, False]])
     """
+    if not isinstance(bias, np.ndarray) or not np.issubdtype(bias.dtype, np.floating):
+        kind = getattr(bias, "dtype", type(bias).__name__)
+        raise TypeError(f"an additive mask must be a floating array of 0 and -inf, got {kind}")
     hidden = np.isneginf(bias)
     if np.any(~hidden & (bias != 0)):
         raise ValueError(
@@ -275,7 +297,7 @@ def bias_from_visible(visible: Bool[Array, "..."], dtype=np.float64) -> Float[Ar
     Raises
     ------
     TypeError
-        If the mask is not boolean.
+        If the mask is not boolean, or `dtype` has no minus infinity.
 
     Examples
     --------
@@ -283,6 +305,8 @@ def bias_from_visible(visible: Bool[Array, "..."], dtype=np.float64) -> Float[Ar
     array([[  0., -inf],
            [  0.,   0.]])
     """
+    if not np.issubdtype(dtype, np.floating):
+        raise TypeError(f"an additive mask needs a floating type, got {np.dtype(dtype)}")
     return np.where(_require_boolean("visible", visible), 0.0, -np.inf).astype(dtype)
 
 
@@ -302,13 +326,12 @@ def _check_align(mask: Causal | Window) -> None:
         raise ValueError(f"{type(mask).__name__}: align must be 'top-left' or 'bottom-right', got {mask.align!r}")
 
 
-def _require_mask(other) -> Mask:
+def _require_mask(other) -> None:
     if not isinstance(other, Mask):
         raise TypeError(
             f"a structured mask combines with structured masks, got {type(other).__name__}; to combine "
             "with a boolean array make an array of it first, mask.rows(n, m) or mask.columns(n, m)"
         )
-    return other
 
 
 def _require_boolean(name: str, mask: Array) -> Array:

@@ -25,6 +25,11 @@ def softmax_jacobian(weights: Float[Array, " m"]) -> Float[Array, "m m"]:
     Computes :eq:`eq-softmax-jacobian`: entry ``(i, j)`` is the derivative of weight ``i`` by score
     ``j``. All entries vanish when one weight takes everything.
 
+    Raises
+    ------
+    ValueError
+        If the weights are not those of one query, an array of one axis.
+
     Examples
     --------
     >>> softmax_jacobian(np.array([0.25, 0.75]))
@@ -33,6 +38,8 @@ def softmax_jacobian(weights: Float[Array, " m"]) -> Float[Array, "m m"]:
     >>> np.abs(softmax_jacobian(np.array([0.0, 1.0]))).max()
     np.float64(0.0)
     """
+    if np.ndim(weights) != 1:
+        raise ValueError(f"the weights of one query have one axis, got shape {np.shape(weights)}")
     return np.diag(weights) - np.outer(weights, weights)
 
 

@@ -42,5 +42,6 @@ def _text(array, decimals: int) -> str:
             width = max((len(str(entry)) for entry in array.flat), default=0)
             return np.array2string(array, formatter={"object": lambda entry: str(entry).rjust(width)})
         if np.issubdtype(array.dtype, np.inexact):
-            array = np.round(array.astype(np.float64), decimals) + 0.0  # -0.0 + 0.0 is 0.0
+            rounded = np.round(array, decimals) + 0.0  # -0.0 + 0.0 is 0.0
+            array = np.where(np.abs(array) < 1e12, rounded, array).astype(np.float64)
         return np.array2string(array)

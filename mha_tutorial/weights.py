@@ -93,11 +93,9 @@ class _Weights:
         IndexError
             If a number is not that of a head, or no head is left.
         """
-        if not isinstance(selection, slice):
-            selection = np.array(selection, ndmin=1)
-            selection = selection if selection.size else slice(0)
-        queries = np.arange(self.h)[selection]
-        if not queries.size:
+        chosen = selection if isinstance(selection, slice) else np.array(selection, ndmin=1)
+        queries = np.arange(self.h)[chosen] if isinstance(chosen, slice) or chosen.size else np.arange(0)
+        if not queries.size or queries.ndim > 1:
             raise IndexError(
                 f"heads: keep at least one of the {self.h} heads with a slice or a list, got {selection!r}"
             )
@@ -180,11 +178,12 @@ class ColumnWeights(_Weights):
         d_v: int | None = None,
         bias: bool = True,
     ) -> "ColumnWeights":
-        """Draw a layer: independent normal entries under which unit variance stays unit variance.
+        """Draw a layer of independent normal entries whose matrices keep the variance of what they map.
 
         An entry of ``W_q``, ``W_k`` and ``W_v`` has standard deviation ``1/sqrt(d_model)``, one of
         ``W_o`` has ``1/sqrt(h d_v)``: one over the root of the number of terms in each sum. Biases
-        are drawn like the matrix beside them, since zeros would hide a forgotten bias.
+        are drawn like the matrix beside them, since zeros would hide a forgotten bias. (Attention
+        itself averages, and so makes variances smaller.)
 
         Parameters
         ----------
@@ -201,8 +200,13 @@ class ColumnWeights(_Weights):
         Raises
         ------
         ValueError
-            If `h` does not divide `d_model` and a width was left out, or `h_kv` does not divide `h`.
+            If a size is below 1, `h` does not divide `d_model` and a width was left out, or `h_kv`
+            does not divide `h`.
         """
+        sizes = {"d_model": d_model, "h": h, "h_kv": h_kv, "d_k": d_k, "d_v": d_v}
+        for name, size in sizes.items():
+            if size is not None and size < 1:
+                raise ValueError(f"{name} must be at least 1, got {size}")
         if (d_k is None or d_v is None) and d_model % h:
             raise ValueError(
                 f"d_model ({d_model}) must be divisible by h ({h}); "
@@ -292,17 +296,21 @@ class RowWeights(_Weights):
 def _check(weights: _Weights) -> None:
     """Refuse weights that do not fit each other, and say which array, what was expected and what came."""
     kind = type(weights).__name__
-    for name, array in weights.arrays().items():
-        if not isinstance(array, np.ndarray):
-            raise TypeError(f"{kind}: {name} must be a NumPy array, got {type(array).__name__}")
+    matrices = {name: getattr(weights, name) for name in ("W_q", "W_k", "W_v", "W_o")}
+    for name, array in (matrices | weights.arrays()).items():
+        if not isinstance(array, np.ndarray) or isinstance(array, np.matrix | np.ma.MaskedArray):
+            raise TypeError(f"{kind}: {name} must be a plain NumPy array, got {type(array).__name__}")
         if not np.issubdtype(array.dtype, np.floating):
             raise TypeError(f"{kind}: {name} must hold floating-point numbers, got {array.dtype}")
         if array.dtype != weights.W_q.dtype:
             raise TypeError(f"{kind}: {name} is {array.dtype} but W_q is {weights.W_q.dtype}; convert one of them")
-        if name.startswith("W") and array.ndim != 3:
-            raise ValueError(f"{kind}: {name} must have three axes, one matrix per head, got shape {array.shape}")
+        if name.startswith("W") and (array.ndim != 3 or not array.size):
+            raise ValueError(
+                f"{kind}: {name} must have three axes, one matrix per head, and none of length 0, "
+                f"got shape {array.shape}"
+            )
     h, h_kv, d_k, d_v, d_model = weights.h, weights.h_kv, weights.d_k, weights.d_v, weights.d_model
-    if not h_kv or h % h_kv:
+    if h % h_kv:
         raise ValueError(f"{kind}: {h_kv} key-value heads must divide {h} query heads")
     sizes = {"h": h, "h_kv": h_kv, "d_k": d_k, "d_v": d_v, "d_model": d_model}
     sizes["d_key"], sizes["d_value"] = weights.widths[1:]

@@ -81,6 +81,21 @@ def test_softmax_with_a_mask_is_softmax_over_what_is_visible(convention, rng):
 
 
 @in_both_conventions
+def test_half_precision_weights_over_many_keys_sum_to_one(convention):
+    """A sum in 16 bits stops growing at 2048, where one more is lost to rounding."""
+    scores = np.zeros((4096, 2), dtype=np.float16)
+    weights = convention.lay(convention.ref.softmax(convention.lay(scores)))
+    assert weights.dtype == np.float16
+    assert (weights == 2.0**-12).all()
+
+
+@in_both_conventions
+def test_softmax_of_scores_as_far_apart_as_can_be(convention):
+    scores = convention.lay(np.array([[1.7e308], [-1.7e308]]))
+    assert convention.lay(convention.ref.softmax(scores)).tolist() == [[1.0], [0.0]]
+
+
+@in_both_conventions
 def test_softmax_gives_zeros_to_a_query_that_sees_nothing(convention):
     scores, visible = convention.lay(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([[True, False], [True, False]]))
     weights = convention.lay(convention.ref.softmax(scores, visible))
@@ -208,6 +223,14 @@ def test_what_is_not_a_number_reaches_the_queries_that_see_it_and_no_other(conve
 def test_weigh_takes_every_value_as_seen_without_a_mask(convention):
     V, A = convention.lay(np.array([[np.nan, 3.0]]), np.array([[0.0, 0.5], [1.0, 0.5]]))
     assert np.isnan(convention.ref.weigh(V, A)).all()
+
+
+@in_both_conventions
+def test_weigh_reads_structured_masks(convention):
+    V, A = convention.lay(np.array([[5.0, np.nan]]), np.array([[1.0, 0.5], [0.0, 0.5]]))
+    average = convention.lay(convention.ref.weigh(V, A, visible=Causal()))
+    assert average[0, 0] == 5.0
+    assert np.isnan(average[0, 1])
 
 
 @in_both_conventions

@@ -53,7 +53,7 @@ def test_mask_polarity():
 def test_float_mask_is_additive(three_tokens, own_messages):
     """A02: a float triangle of ones and zeros hides nothing (pytorch issue 21518)."""
     triangle = np.tril(np.ones((3, 3)))
-    with pytest.raises(TypeError, match=r"visible must be boolean .* got float64"):
+    with pytest.raises(TypeError, match=r"visible must be a boolean array .* got float64"):
         row.attention(*three_tokens, visible=triangle)
     with pytest.warns(UserWarning, match="a bias of 0 and 1 is added to the scores and hides nothing"):
         score = row.biased(row.scaled_dot_product, triangle)
@@ -246,7 +246,7 @@ def test_types_that_do_not_belong_together_are_refused(three_tokens, own_message
     """A34: a tokenizer's integer mask, and two floating types in one product (pytorch issue 99012)."""
     q, k, v = three_tokens
     with pytest.raises(
-        TypeError, match=r"visible must be boolean .* got int64\. If 1 means attend, .* if 1 means ignore"
+        TypeError, match=r"visible must be a boolean array .* got int64\. If 1 means attend, .* if 1 means ignore"
     ):
         row.attention(q, k, v, visible=np.array([[1, 1, 0]] * 3))
     with pytest.raises(TypeError, match="Q is float64 but K is float32"):

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from mha_tutorial import Causal, ColumnWeights, MultiHeadAttention, RowWeights
+from mha_tutorial import Causal, ColumnWeights, Mask, MultiHeadAttention, RowWeights
 from mha_tutorial.reference import column, loops, row
 from tests.helpers import D_K, D_MODEL, D_V, M, N
 
@@ -59,9 +59,19 @@ def test_equal_contents_are_not_one_input():
 
 def test_a_width_of_its_own_is_not_called_d_model():
     mixed = ColumnWeights(**WEIGHTS.arrays() | {"W_k": np.ones((3, D_K, 19)), "W_v": np.ones((3, D_V, 23))})
-    with refused(ValueError, f"column convention: K must be (d_in, m) with d_in=19, got {MEMORY.shape}."):
+    with refused(
+        ValueError, f"column convention: K must be (d_in, m) with d_in=19 as W_k reads it, got {MEMORY.shape}."
+    ):
         column.multi_head(X, MEMORY, MEMORY, mixed)
-    with refused(ValueError, f"column convention: X must be (d_in, n) with d_in=19, got {X.shape}."):
+    with refused(
+        ValueError, f"column convention: X must be (d_in, n) with d_in=19 as W_k reads it, got {X.shape}."
+    ):
+        column.multi_head(X, X, X, mixed)
+
+
+def test_no_transpose_is_suggested_where_one_projection_would_refuse_it():
+    mixed = ColumnWeights(**WEIGHTS.arrays() | {"W_k": np.ones((3, D_K, N))})
+    with pytest.raises(ValueError, match=re.escape(f"with d_in={N} as W_k reads it, got {X.shape}.") + "$"):
         column.multi_head(X, X, X, mixed)
 
 
@@ -93,7 +103,7 @@ def test_weights_of_the_other_convention():
 @pytest.mark.parametrize("ref", [column, row])
 def test_arrays_must_be_floating_arrays_of_two_axes(ref):
     speaker, good = f"{ref.__name__.rpartition('.')[2]} convention:", np.ones((2, 2))
-    with refused(TypeError, f"{speaker} K must be a NumPy array, got list"):
+    with refused(TypeError, f"{speaker} K must be a plain NumPy array, got list"):
         ref.attention(good, [[1.0]], good)
     with refused(
         TypeError, f"{speaker} Q must hold floating-point numbers, got int64; convert it with Q.astype(float)"
@@ -109,6 +119,43 @@ def test_arrays_must_be_floating_arrays_of_two_axes(ref):
         ref.attention(good, good, good[None])
 
 
+@pytest.mark.filterwarnings("ignore:the matrix subclass:PendingDeprecationWarning")
+@pytest.mark.parametrize("kind", [np.matrix, np.ma.masked_array])
+def test_arrays_with_rules_of_their_own_are_refused(kind):
+    other, good = kind(np.ones((2, 2))), np.ones((2, 2))
+    with pytest.raises(TypeError, match="Q must be a plain NumPy array, got"):
+        row.attention(other, good, good)
+    with pytest.raises(
+        TypeError, match=r"visible must be a boolean array \(True = may be attended\), got MaskedArray"
+    ):
+        row.attention(good, good, good, visible=np.ma.masked_array(good > 0))
+    with pytest.raises(TypeError, match="W_k must be a plain NumPy array"):
+        ColumnWeights(**WEIGHTS.arrays() | {"W_k": np.ma.masked_array(WEIGHTS.W_k)})
+
+
+def test_complex_numbers_are_not_told_to_drop_their_imaginary_part():
+    with pytest.raises(TypeError, match=r"got complex128$"):
+        row.attention(np.ones((2, 2), dtype=complex), np.ones((2, 2)), np.ones((2, 2)))
+
+
+def test_vectors_without_numbers_cannot_be_compared():
+    with refused(ValueError, "column convention: Q (d_k, n) and K (d_k, m) must share d_k, at least 1"):
+        column.attention(np.ones((0, 2)), np.ones((0, 3)), np.ones((1, 3)))
+
+
+@pytest.mark.parametrize("ref", [column, row])
+@pytest.mark.parametrize("named", ["dot_product", "scaled_dot_product", "additive", "gaussian", "weigh"])
+def test_both_arguments_are_checked(ref, named):
+    good = np.ones((2, 2))
+    make = {"additive": lambda: ref.additive(good, good, good[0]), "gaussian": lambda: ref.gaussian(1.0)}
+    call = make[named]() if named in make else getattr(ref, named)
+    first, second = "VA" if named == "weigh" else "QK"
+    with pytest.raises(TypeError, match=f"{first} must hold floating-point numbers, got int64"):
+        call(good.astype(int), good)
+    with pytest.raises(TypeError, match=f"{second} must hold floating-point numbers, got int64"):
+        call(good, good.astype(int))
+
+
 @pytest.mark.parametrize("ref", [column, row])
 def test_types_are_not_mixed(ref):
     speaker, good = f"{ref.__name__.rpartition('.')[2]} convention:", np.ones((2, 2))
@@ -120,7 +167,7 @@ def test_types_are_not_mixed(ref):
 
 
 def test_one_input_that_is_no_floating_array_is_called_X():
-    with refused(TypeError, "column convention: X must be a NumPy array, got list"):
+    with refused(TypeError, "column convention: X must be a plain NumPy array, got list"):
         column.multi_head(*[[[1.0]]] * 3, WEIGHTS)
     with refused(TypeError, "column convention: X must hold floating-point numbers, got int64"):
         column.multi_head(*[X.astype(int)] * 3, WEIGHTS)
@@ -130,14 +177,15 @@ def test_one_input_that_is_no_floating_array_is_called_X():
 
 def test_inner_products_need_one_width():
     Q, K = np.ones((D_K, N)), np.ones((D_V, M))
-    as_columns = f"column convention: Q (d_k, n) and K (d_k, m) must share d_k, got shapes {Q.shape} and {K.shape}"
+    rule = "Q (d_k, n) and K (d_k, m) must share d_k, at least 1, got shapes"
+    as_columns = f"column convention: {rule} {Q.shape} and {K.shape}"
     with refused(ValueError, as_columns):
         column.dot_product(Q, K)
     with refused(ValueError, as_columns):
         column.scaled_dot_product(Q, K)
     with refused(ValueError, as_columns):
         column.attention(Q, K, K)
-    with refused(ValueError, "row convention: Q (n, d_k) and K (m, d_k) must share d_k, got shapes"):
+    with refused(ValueError, "row convention: Q (n, d_k) and K (m, d_k) must share d_k, at least 1, got shapes"):
         row.dot_product(Q.T, K.T)
 
 
@@ -158,7 +206,9 @@ def test_every_key_needs_a_value():
     [(np.ones((N, M), dtype=int), "int64"), (np.ones((N, M)), "float64"), ([[True]], "list"), (Causal, "type")],
 )
 def test_masks_must_be_boolean(visible, kind):
-    sentence = f"row convention: visible must be boolean (True = may be attended), got {kind}. If 1 means attend"
+    sentence = (
+        f"row convention: visible must be a boolean array (True = may be attended), got {kind}. If 1 means attend"
+    )
     with refused(TypeError, sentence):
         row.multi_head(X.T, MEMORY.T, MEMORY.T, WEIGHTS.T, visible=visible)
     with refused(TypeError, sentence):
@@ -187,6 +237,28 @@ def test_masks_must_broadcast_to_the_scores():
         row.multi_head(X.T, MEMORY.T, MEMORY.T, WEIGHTS.T, visible=np.ones((2, 2), dtype=bool))
 
 
+def test_a_missing_axis_for_the_heads_is_noticed():
+    x, per_sequence = np.ones((2, N, D_MODEL)), np.ones((2, N, N), dtype=bool)
+    with pytest.raises(
+        ValueError, match=re.escape("Did you mean visible[..., None, :, :], with an axis for the heads?")
+    ):
+        row.multi_head(x, x, x, WEIGHTS.T, visible=per_sequence)
+
+
+def test_a_batch_of_masks_is_transposed_with_mT():
+    with pytest.raises(ValueError, match=r"Did you mean visible\.mT\?$"):
+        row.softmax(np.ones((2, N, M)), np.ones((2, M, N), dtype=bool))
+
+
+def test_masks_of_ones_own_are_checked():
+    class Wrong(Mask):
+        def rows(self, n, m, batch=()):
+            return np.ones((7, n, m), dtype=bool)
+
+    with refused(ValueError, f"row convention: visible of shape {(7, N, M)} does not broadcast to the scores"):
+        row.softmax(np.ones((N, M)), Wrong())
+
+
 def test_structured_masks_keep_their_own_messages():
     with refused(ValueError, f"Causal: with {N} queries and {M} keys the alignment must be stated"):
         column.multi_head(X, MEMORY, MEMORY, WEIGHTS, visible=Causal())
@@ -209,6 +281,68 @@ def test_biases_must_be_floating_arrays(bias):
         column.biased(column.dot_product, bias)
 
 
+def test_biases_must_have_two_axes_and_broadcast():
+    Q, K = np.ones((D_K, N)), np.ones((D_K, M))
+    with refused(ValueError, f"column convention: bias must have at least two axes (m, n), got shape ({N},)"):
+        column.biased(column.dot_product, np.ones(N) / 2)
+    for ref, q, k in ((column, Q, K), (row, Q.T, K.T)):
+        turned = ref.biased(ref.dot_product, ref.dot_product(q, k).T / 2)
+        with pytest.raises(ValueError, match=r": bias of shape \(\d, \d\) does not broadcast .*mean bias\.T\?$"):
+            ref.attention(q, k, k, turned)
+
+
+def test_a_bias_is_kept_as_it_was():
+    bias = np.full((M, N), 0.5)
+    score = column.biased(column.dot_product, bias)
+    bias[:] = np.nan
+    assert np.isfinite(score(np.ones((D_K, N)), np.ones((D_K, M)))).all()
+
+
+@pytest.mark.parametrize("bandwidth", [0, -1.0, np.inf, np.nan, "1", np.ones(2)])
+def test_bandwidths_must_be_positive_numbers(bandwidth):
+    for ref in (column, row):
+        with refused(ValueError, "bandwidth must be a positive number, got"):
+            ref.gaussian(bandwidth)
+
+
+def test_a_bandwidth_of_numpys_leaves_the_type_alone():
+    x = np.ones((2, 3), dtype=np.float32)
+    assert row.gaussian(np.sqrt(2))(x, x).dtype == np.float32
+
+
+def test_gaussian_compares_vectors_of_one_width():
+    with refused(ValueError, "row convention: Q (n, d_k) and K (m, d_k) must share d_k"):
+        row.gaussian(1.0)(np.ones((2, 1)), np.ones((2, 3)))
+
+
+def test_additive_parts_must_fit():
+    U_q, U_k, u = np.ones((2, D_K)), np.ones((2, D_K)), np.ones(2)
+    rule = "U_q (d, d_q), U_k (d, d_k) and u (d,) must share d, got shapes"
+    for parts in (
+        (U_q, U_k, np.ones(1)),
+        (np.ones((3, D_K)), U_k, u),
+        (U_q.T, U_k.T, u),
+        (U_q, U_k, np.ones((2, 1))),
+    ):
+        with refused(
+            ValueError, f"column convention: {rule} {parts[0].shape}, {parts[1].shape} and {parts[2].shape}"
+        ):
+            column.additive(*parts)
+    with refused(TypeError, "column convention: u must be a plain NumPy array, got list"):
+        column.additive(U_q, U_k, [1.0, 1.0])
+    with refused(
+        ValueError, f"row convention: K must be as wide as U_k {U_k.T.shape} reads it, {D_K}, got shape (4, 3)"
+    ):
+        row.additive(U_q.T, U_k.T, u)(np.ones((4, D_K)), np.ones((4, 3)))
+    for name, widths in (("Q", (3, D_K)), ("K", (D_K, 3))):
+        with refused(
+            ValueError, f"column convention: {name} must be as wide as U_{name.lower()} {U_q.shape} reads"
+        ):
+            column.additive(U_q, U_k, u)(*(np.ones((width, 4)) for width in widths))
+    with refused(TypeError, "row convention: Q is float32 but U_q is float64"):
+        row.additive(U_q.T, U_k.T, u)(*[np.ones((4, D_K), dtype=np.float32)] * 2)
+
+
 @pytest.mark.parametrize("bias", [np.zeros((2, 2)), np.array([[0.0, 2.0]]), np.array([[0.0, -np.inf]])])
 def test_biases_that_cannot_be_a_mask_of_ones_give_no_warning(bias):
     row.biased(row.dot_product, bias)
@@ -229,7 +363,11 @@ def test_heads_must_be_of_the_weights_type():
 
 def test_a_residual_needs_an_output_as_wide_as_the_input():
     narrow = ColumnWeights(**WEIGHTS.arrays() | {"W_o": np.ones((3, 2, D_V)), "b_o": np.ones(2)})
-    with refused(ValueError, f"column convention: X must be (d_model, n) with d_model=2, got {X.shape}."):
+    sentence = (
+        "column convention: the output is added to X, so it must be as wide; "
+        f"W_o writes d_model=2 numbers and X {X.shape} holds {D_MODEL}"
+    )
+    with refused(ValueError, sentence):
         column.residual_attention(X, narrow)
 
 

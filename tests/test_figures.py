@@ -75,7 +75,7 @@ def test_product_draws_blocks_and_their_sum(ax, rng):
     )
     figures.draw_product(left, right, ("L", "R", "P"), ax)
     assert grids(ax) == ([6, 6, 3, 2, 6], [3, 2, 4, 4, 4])
-    assert texts(ax) == ["L\n6 × 5", "R\n5 × 4", "=", "P\n6 × 4"]
+    assert texts(ax) == ["L\n6 × 5", "R\n5 × 4", "·", "=", "P\n6 × 4"]
     product = left[0] @ right[0] + left[1] @ right[1]
     drawn = np.asarray(ax.collections[-1].get_array())
     assert np.array_equal(np.argsort(drawn, axis=None), np.argsort(product, axis=None))
@@ -91,5 +91,17 @@ def test_multi_head_draws_every_step_of_every_head(ax, rng):
     figures.draw_multi_head(X, weights, column.multi_head(X, X, X, weights), ax)
     head_rows, head_columns = [3, 3, 2, 4, 2, 6], [4] * 6  # queries, keys, values, attention, head, what it writes
     assert grids(ax) == ([6, *head_rows, *head_rows, 6], [4, *head_columns, *head_columns, 4])
-    assert "4 tokens\n6 numbers each" in texts(ax)
-    assert [text for text in texts(ax) if text.startswith("head")] == ["head 1", "head 2"]
+    assert "4 tokens,\n6 numbers each" in texts(ax)
+    assert [text for text in texts(ax) if text.startswith("head ")] == ["head 1", "head 2"]
+
+
+def test_multi_head_draws_shared_keys_in_every_head_that_reads_them(ax, rng):
+    weights, X = ColumnWeights.random(rng, d_model=6, h=2, h_kv=1, bias=False), rng.normal(size=(6, 4))
+    trace = column.multi_head(X, X, X, weights)
+    figures.draw_multi_head(X, weights, trace, ax)
+    first, second = ax.collections[2], ax.collections[8]  # the keys of both heads
+    assert np.array_equal(first.get_array(), second.get_array())
+
+
+def test_colours_of_heads_start_again():
+    assert figures.head_color(5) == figures.head_color(1) != figures.head_color(0)

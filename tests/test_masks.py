@@ -57,12 +57,20 @@ def test_masks_combine_entry_by_entry():
     causal, padding, window = Causal("top-left"), Padding([2, 6]), Window(2, "bottom-right")
     a, b, c = (mask.rows(N, M, (2,)) for mask in (causal, padding, window))
     assert np.array_equal((causal & padding | ~window).rows(N, M, (2,)), a & b | ~c)
+    assert np.array_equal((padding & causal).rows(N, M, (2,)), a & b)
+    assert np.array_equal((padding | window).rows(N, M, (2,)), b | c)
+    assert np.array_equal((window | padding).rows(N, M, (2,)), b | c)
+    assert np.array_equal((~padding).rows(N, M, (2,)), ~b)
 
 
 def test_columns_are_transposed_rows():
     visible = Causal("bottom-right") & Padding([2, 6])
     assert visible.columns(N, M, (2,)).shape == (2, M, N)
     assert np.array_equal(visible.columns(N, M, (2,)), visible.rows(N, M, (2,)).mT)
+
+
+def test_padding_of_an_empty_batch():
+    assert Padding([]).rows(N, M, (0,)).shape == (0, 1, M)
 
 
 def test_padding_keeps_its_own_copy_of_the_lengths():
@@ -84,6 +92,21 @@ def test_padding_keeps_its_own_copy_of_the_lengths():
         (lambda: Window(2, "left"), ValueError, "Window: align must be .* got 'left'"),
         (lambda: Window(0), ValueError, "Window: size must be a positive integer, got 0"),
         (lambda: Window(2.0), ValueError, r"Window: size must be a positive integer, got 2\.0"),
+        (lambda: Window(True), ValueError, "Window: size must be a positive integer, got True"),
+        (
+            lambda: Causal() and Padding(3),
+            TypeError,
+            "a structured mask has no truth value; combine masks with & | ~",
+        ),
+        (lambda: masks.And(Causal(), np.ones((2, 2), dtype=bool)), TypeError, "combines with structured masks"),
+        (lambda: masks.Not(np.ones((2, 2), dtype=bool)), TypeError, "combines with structured masks, got ndarray"),
+        (
+            lambda: masks.visible_from_bias(np.array([[False]])),
+            TypeError,
+            "a floating array of 0 and -inf, got bool",
+        ),
+        (lambda: masks.visible_from_bias([[0.0]]), TypeError, "a floating array of 0 and -inf, got list"),
+        (lambda: masks.bias_from_visible(np.eye(2) > 0, int), TypeError, "needs a floating type, got int64"),
         (lambda: Padding([1.0]), TypeError, "Padding: lengths must be integers, got float64"),
         (lambda: Padding([2, -1]), ValueError, r"Padding: lengths must not be negative, got \[2, -1\]"),
         (lambda: Padding([M + 1]).rows(N, M, (1,)), ValueError, rf"must not exceed the {M} keys, got \[{M + 1}\]"),
@@ -113,6 +136,31 @@ def test_padding_keeps_its_own_copy_of_the_lengths():
 def test_what_is_refused(make, error, message):
     with pytest.raises(error, match=message):
         make()
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (
+            lambda: bool(Causal()),
+            "a structured mask has no truth value; combine masks with & | ~, not with and, or, not",
+        ),
+        (
+            lambda: Causal() | np.eye(2),
+            "a structured mask combines with structured masks, got ndarray; to combine with a boolean array make "
+            "an array of it first, mask.rows(n, m) or mask.columns(n, m)",
+        ),
+        (
+            lambda: masks.visible_from_bias(np.ones((1, 1))),
+            "an additive mask holds only 0 and -inf; this one has other values, which change the scores: make it "
+            "part of the score with biased(score, bias)",
+        ),
+    ],
+)
+def test_advice_is_given_whole(make, sentence):
+    with pytest.raises((TypeError, ValueError)) as caught:
+        make()
+    assert str(caught.value) == sentence
 
 
 def test_a_mask_without_a_rule_cannot_be_made():

@@ -115,7 +115,7 @@ def test_concatenated_output_is_the_sum_over_heads(convention, bias, rng):
     assert_close(convention.lay(convention.ref.summed_output(*laid)), expected)
 
 
-@pytest.mark.equation("eq-whole-layer")
+@pytest.mark.equation("eq-whole-layer", "eq-whole-layer-row")
 def test_the_whole_layer_is_one_formula(rng):
     layer, X = draw(rng, widths=(D_MODEL,) * 3, bias=False), rng.normal(size=(D_MODEL, N))
     total = np.zeros((D_MODEL, N))
@@ -123,6 +123,7 @@ def test_the_whole_layer_is_one_formula(rng):
         exponentials = np.exp((W_k @ X).T @ (W_q @ X) / D_K**0.5)
         total += W_o @ (W_v @ X) @ (exponentials / exponentials.sum(axis=0))
     assert_close(column.multi_head(X, X, X, layer).output, total)
+    assert_close(row.multi_head(X.T, X.T, X.T, layer.T).output, total.T)
 
 
 @pytest.mark.equation("eq-multi-head", "eq-multi-head-row")
@@ -183,6 +184,91 @@ def test_infinity_at_a_hidden_position_changes_nothing(convention, rng):
     memory[0, :, 3:] = np.inf
     after = ref.multi_head(lay(X), lay(memory), lay(memory), laid, visible=visible)
     assert np.array_equal(after.output, before.output)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("place", ["K", "V"])
+def test_what_is_not_finite_is_what_the_loops_say(value, place, rng):
+    """Seen by some queries and hidden from others: the array code and the loops give NaN to the same."""
+    weights, X = draw(rng, widths=(D_MODEL,) * 3), rng.normal(size=(D_MODEL, N))
+    K, V = rng.normal(size=(2, D_MODEL, M))
+    {"K": K, "V": V}[place][4, 3] = value
+    visible = rng.random((H, M, N)) < 0.6
+    visible[:, :3, 0] = False
+    specified = loops.multi_head(X, K, V, weights, visible=visible)
+    for trace in (
+        column.multi_head(X, K, V, weights, visible=visible),
+        MultiHeadAttention(weights).trace(X.T, K.T, V.T, visible=visible.mT).T,
+    ):
+        for step in ("scores", "attention", "heads", "output"):
+            assert_close(getattr(trace, step), getattr(specified, step))
+
+
+def test_loops_take_empty_batches_and_keep_the_type(rng):
+    single = ColumnWeights(
+        **{name: a.astype(np.float32) for name, a in draw(rng, widths=(D_MODEL,) * 3).arrays().items()}
+    )
+    X = np.ones((2, 0, D_MODEL, N), dtype=np.float32)
+    trace = loops.multi_head(X, X, X, single)
+    assert trace.output.shape == (2, 0, D_MODEL, N)
+    assert {step.dtype for step in trace} == {np.dtype(np.float32)}
+
+
+def test_hidden_values_too_large_to_multiply_give_no_warning(rng):
+    weights, X = draw(rng, widths=(D_MODEL,) * 3), rng.normal(size=(D_MODEL, N))
+    memory = X.copy()
+    memory[:, -1] = 1.7e308
+    visible = Padding(N - 1)
+    for trace in (
+        column.multi_head(X, memory, memory, weights, visible=visible),
+        loops.multi_head(X, memory, memory, weights, visible=visible),
+        MultiHeadAttention(weights).trace(X.T, memory.T, visible=visible).T,
+    ):
+        assert_close(trace.output, column.multi_head(X, X, X, weights, visible=visible).output)
+
+
+def test_overflow_where_no_query_looks_gives_no_warning():
+    """All terms of the sums have one sign, so that they overflow and do not cancel."""
+    ones = RowWeights(*[np.ones((1, 4, 4))] * 4)
+    q, memory = np.ones((1, 4)), np.stack([np.ones(4), np.full(4, 1.7e308)])
+    for trace in (
+        row.multi_head(q, memory, memory, ones, visible=Padding(1)),
+        MultiHeadAttention(ones).trace(q, memory, visible=Padding(1)),
+        column.multi_head(q.T, memory.T, memory.T, ones.T, visible=Padding(1)).T,
+    ):
+        assert trace.output.tolist() == [[16.0] * 4]
+
+
+@in_both_conventions
+def test_overflow_of_hidden_scores_gives_no_warning(convention):
+    Q, K, V = np.array([[1e200]]), np.array([[1e200, 1.0]]), np.array([[7.0, 8.0]])
+    visible = np.array([[False], [True]])
+    average = convention.ref.attention(*convention.lay(Q, K, V), visible=convention.lay(visible))
+    assert average.tolist() == [[8.0]]
+
+
+def test_loops_give_no_warning_for_single_precision_overflow():
+    ones = ColumnWeights(*[np.ones((1, 2, 2), dtype=np.float32)] * 4)
+    memory = np.array([[1, 3e38], [1, 3e38]], dtype=np.float32)
+    trace = loops.multi_head(memory[:, :1], memory, memory, ones, visible=Padding(1))
+    assert trace.output.tolist() == [[4.0], [4.0]]
+
+
+def test_loops_take_large_scores_and_no_keys_at_all(rng):
+    weights, X = draw(rng, widths=(D_MODEL,) * 3), 100 * rng.normal(size=(D_MODEL, N))
+    assert_traces_close(loops.multi_head(X, X, X, weights), column.multi_head(X, X, X, weights))
+    empty = np.ones((D_MODEL, 0))
+    assert_traces_close(loops.multi_head(X, empty, empty, weights), column.multi_head(X, empty, empty, weights))
+
+
+def test_layer_follows_its_weights(rng):
+    first, second = (RowWeights.random(rng, d_model=12, h=3) for _ in range(2))
+    layer, x = MultiHeadAttention(first), rng.normal(size=(N, 12))
+    layer(x)
+    layer.weights = second
+    assert np.array_equal(layer(x), MultiHeadAttention(second)(x))
+    second.W_v[:] *= 2
+    assert_close(layer(x), row.multi_head(x, x, x, second).output)
 
 
 def test_layer_hides_infinity_too(rng):

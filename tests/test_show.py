@@ -16,6 +16,7 @@ from mha_tutorial import show
         (np.array([0.0625, 1e-9, 123456.0]), "[     0.062      0.000 123456.000]"),
         (np.array([1.5, np.nan, -np.inf]), "[ 1.5  nan -inf]"),
         (np.array([1, -2]), "[ 1 -2]"),
+        (np.array([1e300, 0.5]), "[1.e+300 5.e-001]"),
         (np.array([True, False]), "[ True False]"),
         (np.array([[Fraction(1, 3), Fraction(-2)]], dtype=object), "[[1/3  -2]]"),
         (Fraction(7, 2), "7/2"),

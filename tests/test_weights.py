@@ -104,9 +104,11 @@ def test_kept_heads_write_their_part_of_the_sum(selection, h_kv, cls, weights, r
     assert_close(column.multi_head(X, X, X, kept if cls is ColumnWeights else kept.T).output, expected)
 
 
-@pytest.mark.parametrize("selection", [[], slice(4, 4), np.zeros(6, dtype=bool)])
+@pytest.mark.parametrize("selection", [[], slice(4, 4), np.zeros(6, dtype=bool), [[0, 1]]])
 def test_at_least_one_head_is_kept(selection, weights):
-    with pytest.raises(IndexError, match="keep at least one of the 6 heads"):
+    with pytest.raises(
+        IndexError, match=re.escape(f"keep at least one of the 6 heads with a slice or a list, got {selection!r}")
+    ):
         weights.heads(selection)
 
 
@@ -131,14 +133,26 @@ def test_heads_must_divide_the_width_unless_their_size_is_given(rng):
     assert ColumnWeights.random(rng, d_model=10, h=4, d_k=3, d_v=5).d_v == 5
 
 
-@pytest.mark.parametrize(("h", "h_kv"), [(6, 4), (2, 4), (3, 0)])
+@pytest.mark.parametrize(("h", "h_kv"), [(6, 4), (2, 4)])
 def test_key_value_heads_must_divide_the_heads(h, h_kv, rng):
     with pytest.raises(ValueError, match=f"ColumnWeights: {h_kv} key-value heads must divide {h} query heads"):
         ColumnWeights.random(rng, d_model=12, h=h, h_kv=h_kv, d_k=2, d_v=2)
 
 
+@pytest.mark.parametrize("size", ["d_model", "h", "h_kv", "d_k", "d_v"])
+@pytest.mark.parametrize("value", [0, -2])
+def test_sizes_are_at_least_one(size, value, rng):
+    with pytest.raises(ValueError, match=f"{size} must be at least 1, got {value}"):
+        ColumnWeights.random(rng, **SIZES | {size: value})
+
+
+def test_there_is_at_least_one_head(weights):
+    with pytest.raises(ValueError, match=r"W_q must have three axes, .* none of length 0, got shape \(0, 13, 11\)"):
+        ColumnWeights(**weights.arrays() | {"W_q": np.ones((0, D_K, D_MODEL))})
+
+
 WRONG = {
-    "W_q": (np.ones((6, D_K)), "three axes, one matrix per head, got shape (6, 13)"),
+    "W_q": (np.ones((6, D_K)), "three axes, one matrix per head, and none of length 0, got shape (6, 13)"),
     "W_k": (np.ones((2, D_K + 1, D_MODEL)), "(h_kv, d_k, d_key) = (2, 13, 11)"),
     "W_v": (np.ones((3, D_V, D_MODEL)), "(h_kv, d_v, d_value) = (2, 17, 11)"),
     "W_o": (np.ones((5, D_MODEL, D_V)), "(h, d_model, d_v) = (6, 11, 17)"),
@@ -175,7 +189,8 @@ def test_rows_that_do_not_fit_are_named(name, expected, weights):
 @pytest.mark.parametrize(
     ("replacement", "message"),
     [
-        ({"W_v": [[[1.0]]]}, "ColumnWeights: W_v must be a NumPy array, got list"),
+        ({"W_v": [[[1.0]]]}, "ColumnWeights: W_v must be a plain NumPy array, got list"),
+        ({"W_q": None}, "ColumnWeights: W_q must be a plain NumPy array, got NoneType"),
         ({"b_q": np.ones((6, D_K), dtype=int)}, "ColumnWeights: b_q must hold floating-point numbers, got int64"),
         ({"W_o": np.ones((6, D_MODEL, D_V), dtype=np.float32)}, "W_o is float32 but W_q is float64; convert one"),
     ],

@@ -27,7 +27,7 @@ def scaled_dot_product(query: Float[Array, " d_k"], key: Float[Array, " d_k"]) -
     """
     total = 0.0
     for q, k in zip(query, key, strict=True):
-        total += float(q * k)
+        total += float(q) * float(k)
     return total / math.sqrt(len(query))
 
 
@@ -53,55 +53,72 @@ def multi_head(
     True
     """
     convention.check_inputs(Q, K, V, weights)
-    batch, n, m = Q.shape[:-2], Q.shape[-1], K.shape[-1]
-    scores_shape = (*batch, weights.h, m, n)
-    seen = convention.visible(visible, scores_shape, heads=True)
-    seen = np.broadcast_to(True if seen is None else seen, scores_shape)
-    traces = [_sequence(Q[b], K[b], V[b], weights, score, seen[b]) for b in np.ndindex(batch)]
-    return Trace(*(np.array(steps).reshape(*batch, *steps[0].shape) for steps in zip(*traces, strict=True)))
-
-
-def _sequence(Q: Array, K: Array, V: Array, weights: ColumnWeights, score, seen: Array) -> Trace:
-    h, d_v, n, m = weights.h, weights.d_v, Q.shape[1], K.shape[1]
-    queries = _project(weights.W_q, Q, weights.b_q)
-    keys = _project(weights.W_k, K, weights.b_k)
-    values = _project(weights.W_v, V, weights.b_v)
-    scores = np.full((h, m, n), -np.inf)
-    attention = np.zeros((h, m, n))
-    heads = np.zeros((h, d_v, n))
-    output = np.zeros((weights.d_model, n))
-    for head in range(h):
-        shared = head // weights.group
-        for i in range(n):
-            for j in range(m):
-                if seen[head, j, i]:
-                    scores[head, j, i] = score(queries[head, :, i], keys[shared, :, j])
-            attention[head, :, i] = _softmax(scores[head, :, i])
-            for c in range(d_v):
-                for j in range(m):
-                    if seen[head, j, i]:
-                        heads[head, c, i] += attention[head, j, i] * values[shared, c, j]
-    for i in range(n):
-        for d in range(weights.d_model):
-            output[d, i] = 0.0 if weights.b_o is None else weights.b_o[d]
+    batch, n, m, h, h_kv = Q.shape[:-2], Q.shape[-1], K.shape[-1], weights.h, weights.h_kv
+    seen = convention.visible(visible, (*batch, h, m, n), heads=True)
+    seen = np.broadcast_to(True if seen is None else seen, (*batch, h, m, n))
+    trace = Trace(
+        queries=np.zeros((*batch, h, weights.d_k, n), Q.dtype),
+        keys=np.zeros((*batch, h_kv, weights.d_k, m), Q.dtype),
+        values=np.zeros((*batch, h_kv, weights.d_v, m), Q.dtype),
+        scores=np.full((*batch, h, m, n), -np.inf, Q.dtype),
+        attention=np.zeros((*batch, h, m, n), Q.dtype),
+        heads=np.zeros((*batch, h, weights.d_v, n), Q.dtype),
+        output=np.zeros((*batch, weights.d_model, n), Q.dtype),
+    )
+    with np.errstate(over="ignore"):  # a number too large for the type becomes infinite
+        for b in np.ndindex(batch):
+            one = Trace(*(step[b] for step in trace))
+            _project(weights.W_q, Q[b], weights.b_q, one.queries)
+            _project(weights.W_k, K[b], weights.b_k, one.keys)
+            _project(weights.W_v, V[b], weights.b_v, one.values)
             for head in range(h):
-                for c in range(d_v):
-                    output[d, i] += weights.W_o[head, d, c] * heads[head, c, i]
-    return Trace(queries, keys, values, scores, attention, heads, output)
+                _attend(one, head, head // weights.group, score, seen[b][head])
+            _write(weights, one)
+    return trace
 
 
-def _project(W: Array, X: Array, b: Array | None) -> Array:
-    projected = np.zeros((W.shape[0], W.shape[1], X.shape[1]))
+def _project(W: Array, X: Array, b: Array | None, projected: Array) -> None:
     for head, c, i in np.ndindex(projected.shape):
-        projected[head, c, i] = 0.0 if b is None else b[head, c]
+        total = 0.0 if b is None else float(b[head, c])
         for d in range(X.shape[0]):
-            projected[head, c, i] += W[head, c, d] * X[d, i]
-    return projected
+            total += float(W[head, c, d]) * float(X[d, i])
+        projected[head, c, i] = total
 
 
-def _softmax(scores: Array) -> Array:
+def _attend(trace: Trace, head: int, shared: int, score, seen: Array) -> None:
+    """Fill in what one head computes; it reads the keys and values of the key-value head `shared`."""
+    m, n = seen.shape
+    scores, attention, heads = trace.scores[head], trace.attention[head], trace.heads[head]
+    for i in range(n):
+        for j in range(m):
+            if seen[j, i]:
+                scores[j, i] = score(trace.queries[head, :, i], trace.keys[shared, :, j])
+        attention[:, i] = _softmax([float(scores[j, i]) for j in range(m)])
+        for c in range(len(heads)):
+            total = 0.0
+            for j in range(m):
+                if scores[j, i] != -math.inf:
+                    value = float(trace.values[shared, c, j])
+                    total += float(attention[j, i]) * (value if math.isfinite(value) else math.nan)
+            heads[c, i] = total
+
+
+def _softmax(scores: list[float]) -> list[float]:
+    if any(math.isnan(score) for score in scores):
+        return [math.nan] * len(scores)
     largest = max(scores, default=-math.inf)
     if largest == -math.inf:
-        return np.zeros(len(scores))
+        return [0.0] * len(scores)
     exponentials = [math.exp(score - largest) for score in scores]
-    return np.array(exponentials) / sum(exponentials)
+    return [exponential / sum(exponentials) for exponential in exponentials]
+
+
+def _write(weights: ColumnWeights, trace: Trace) -> None:
+    d_model, n = trace.output.shape
+    for d in range(d_model):
+        for i in range(n):
+            total = 0.0 if weights.b_o is None else float(weights.b_o[d])
+            for head in range(weights.h):
+                for c in range(weights.d_v):
+                    total += float(weights.W_o[head, d, c]) * float(trace.heads[head, c, i])
+            trace.output[d, i] = total

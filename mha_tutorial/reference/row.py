@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float
 from numpy import ndarray as Array
 
 from .._checks import ROWS as convention
+from .._checks import check_positive
 from ..masks import Mask
 from ..trace import Trace
 from ..weights import RowWeights
@@ -96,7 +97,11 @@ def additive(U_q: Float[Array, "d_q d"], U_k: Float[Array, "d_k d"], u: Float[Ar
     [[0.0, 1.0]]
     """
 
+    convention.check_additive(U_q, U_k, u)
+
     def score(Q, K):
+        convention.check_arrays(Q=Q, K=K)
+        convention.check_mapped(Q=(Q, U_q), K=(K, U_k))
         queries, keys = Q @ U_q, K @ U_k
         bent = np.tanh(keys[..., None, :, :] + queries[..., :, None, :])
         return np.einsum("...nmd,d->...nm", bent, u)
@@ -119,7 +124,11 @@ def gaussian(bandwidth: float) -> Score:
     [[-2.0, -4.5]]
     """
 
+    bandwidth = check_positive("bandwidth", bandwidth)
+
     def score(Q, K):
+        convention.check_arrays(Q=Q, K=K)
+        convention.check_one_width(Q, K)
         offset = K[..., None, :, :] - Q[..., :, None, :]
         return -np.square(offset).sum(axis=-1) / (2 * bandwidth**2)
 
@@ -149,10 +158,13 @@ def biased(score: Score, bias: Float[Array, "*h n m"]) -> Score:
     array([[5.]])
     """
     convention.check_bias(bias)
+    bias = bias.copy()
 
     def score_and_bias(Q, K):
         scores = score(Q, K)
-        return np.where(np.isneginf(bias), -np.inf, scores + bias.astype(scores.dtype, copy=False))
+        convention.check_scores(scores, Q, K)
+        convention.check_broadcast("bias", bias, scores.shape)
+        return np.where(np.isneginf(bias), -np.inf, scores + bias.astype(scores.dtype))
 
     return score_and_bias
 
@@ -186,11 +198,13 @@ def attention(
     """
     convention.check_arrays(Q=Q, K=K, V=V)
     convention.check_one_length(K, V)
-    return attend(Q, K, V, score, visible)[-1]
+    return attend(Q, K, V, score, visible, has_heads=False)[-1]
 
 
 def weigh(
-    V: Float[Array, "*h m d_v"], A: Float[Array, "*h n m"], visible: Bool[Array, "*#h #n #m"] | None = None
+    V: Float[Array, "*h m d_v"],
+    A: Float[Array, "*h n m"],
+    visible: Bool[Array, "*#h #n #m"] | Mask | None = None,
 ) -> Float[Array, "*h n d_v"]:
     """Average the values of each query by its weights, and let nothing hidden through.
 
@@ -203,11 +217,8 @@ def weigh(
     >>> weigh(V, A, visible=np.array([[True, False]]))
     array([[1.]])
     """
-    finite = np.isfinite(V)
-    if finite.all():
-        return A @ V
-    seen = np.broadcast_to(True if visible is None else visible, A.shape)
-    return np.where(seen @ ~finite, np.nan, A @ np.where(finite, V, 0))
+    convention.check_arrays(V=V, A=A)
+    return _weigh(V, A, convention.visible(visible, A.shape))
 
 
 def multi_head(
@@ -222,7 +233,7 @@ def multi_head(
 
     Computes :eq:`eq-multi-head-row`: projections :eq:`eq-projections-row`, heads :eq:`eq-head-row`,
     and their sum. The `Trace` holds every step. Give one X three times for self-attention, which is
-    :eq:`eq-whole-layer` when the score is the default. A mask array has an axis for the heads before
+    :eq:`eq-whole-layer-row` when the score is the default. A mask array has an axis for the heads before
     its last two, or none.
 
     Raises
@@ -316,7 +327,7 @@ def residual_attention(
     True
     """
     trace = multi_head(X, X, X, weights, score)
-    convention.check_width("X", X, weights.d_model, weights.d_model)
+    convention.check_residual(X, weights)
     return trace._replace(output=X + trace.output)
 
 
@@ -324,20 +335,26 @@ def project(
     W: Float[Array, "h d_in d"], X: Float[Array, "*b n d_in"], b: Float[Array, "h d"] | None
 ) -> Float[Array, "*b h n d"]:
     """Map each token by the matrix of every head."""
-    with np.errstate(invalid="ignore"):  # NaN and infinity may stand where no query looks
+    with np.errstate(invalid="ignore", over="ignore"):  # anything may stand where no query looks
         return _add_bias(X[..., None, :, :] @ W, b)
 
 
-def attend(
-    Q: Array, K: Array, V: Array, score: Score, visible, has_heads: bool = False
-) -> tuple[Array, Array, Array]:
+def attend(Q: Array, K: Array, V: Array, score: Score, visible, has_heads: bool) -> tuple[Array, Array, Array]:
     """Scores, attention and heads of inputs that are checked already."""
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):
         scores = score(Q, K)
         convention.check_scores(scores, Q, K)
         scores = _hide(scores, convention.visible(visible, scores.shape, has_heads))
         A = _softmax(scores)
-        return scores, A, weigh(V, A, ~np.isneginf(scores))
+        return scores, A, _weigh(V, A, ~np.isneginf(scores))
+
+
+def _weigh(V: Array, A: Array, visible: Array | None) -> Array:
+    finite = np.isfinite(V)
+    if finite.all():
+        return A @ V
+    seen = np.broadcast_to(True if visible is None else visible, A.shape)
+    return np.where(seen @ ~finite, np.nan, A @ np.where(finite, V, 0))
 
 
 def _hide(scores: Array, visible: Array | None) -> Array:
@@ -345,10 +362,13 @@ def _hide(scores: Array, visible: Array | None) -> Array:
 
 
 def _softmax(scores: Array) -> Array:
+    dtype = scores.dtype
+    scores = scores.astype(np.promote_types(dtype, np.float32))  # 16 bits are too few for the sum
     largest = scores.max(axis=KEYS, keepdims=True, initial=-np.inf)
-    exponentials = np.exp(scores - np.where(np.isneginf(largest), 0, largest))
+    with np.errstate(over="ignore"):  # a difference of more than the largest number: its exponential is 0
+        exponentials = np.exp(scores - np.where(np.isneginf(largest), 0, largest))
     total = exponentials.sum(axis=KEYS, keepdims=True)
-    return exponentials / np.where(total == 0, 1, total)
+    return (exponentials / np.where(total == 0, 1, total)).astype(dtype)
 
 
 def _add_bias(tokens: Array, b: Array | None) -> Array:
