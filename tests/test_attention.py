@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from mha_tutorial import Causal
+from mha_tutorial import Causal, Padding
 from mha_tutorial.reference import column
 from tests.helpers import D_K, D_V, M, N, assert_close, in_both_conventions
 
@@ -205,6 +205,23 @@ def test_hidden_keys_have_no_influence_even_when_they_are_not_numbers(convention
     averages = lay(ref.attention(*lay(Q, K, V), visible=lay(visible)))
     K[:, 2], V[:, 2] = np.nan, np.inf
     assert np.array_equal(lay(ref.attention(*lay(Q, K, V), visible=lay(visible))), averages)
+
+
+@in_both_conventions
+def test_hidden_infinities_that_cancel_give_no_warning(convention):
+    Q, K, V = np.ones((2, 1)), np.array([[np.inf, 1.0], [-np.inf, 1.0]]), np.array([[7.0, 8.0]])
+    visible = np.array([[False], [True]])
+    average = convention.ref.attention(*convention.lay(Q, K, V), visible=convention.lay(visible))
+    assert average.tolist() == [[8.0]]
+
+
+@in_both_conventions
+def test_padding_of_a_batch_belongs_to_its_sequences(convention, rng):
+    Q, K, V = rng.normal(size=(2, D_K, N)), rng.normal(size=(2, D_K, M)), rng.normal(size=(2, D_V, M))
+    ref, lay = convention.ref, convention.lay
+    together = lay(ref.attention(*lay(Q, K, V), visible=Padding([M, 3])))
+    assert_close(together[0], lay(ref.attention(*lay(Q[0], K[0], V[0]))))
+    assert_close(together[1], lay(ref.attention(*lay(Q[1], K[1, :, :3], V[1, :, :3]))))
 
 
 @in_both_conventions

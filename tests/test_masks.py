@@ -151,6 +151,11 @@ def test_what_is_refused(make, error, message):
             "an array of it first, mask.rows(n, m) or mask.columns(n, m)",
         ),
         (
+            lambda: Causal().rows(2, 3),
+            "Causal: with 2 queries and 3 keys the alignment must be stated, align='top-left' (first query beside "
+            "first key) or align='bottom-right' (last beside last)",
+        ),
+        (
             lambda: masks.visible_from_bias(np.ones((1, 1))),
             "an additive mask holds only 0 and -inf; this one has other values, which change the scores: make it "
             "part of the score with biased(score, bias)",
