@@ -60,6 +60,13 @@ class Convention(NamedTuple):
                 "since no type is changed silently"
             )
 
+    def check_like(self, name: str, array: Array, other: str, reference: Array) -> None:
+        """Refuse an array that is not of the same type and shape as another."""
+        self.check_arrays(**{name: array})
+        self.check_type(name, array, other, reference)
+        if array.shape != reference.shape:
+            raise ValueError(f"{self} {name} must be like {other}, {reference.shape}, got {array.shape}")
+
     def check_one_width(self, Q: Array, K: Array) -> None:
         """Refuse queries and keys that cannot be compared number by number."""
         if Q.shape[self.features] != K.shape[self.features] or not Q.shape[self.features]:

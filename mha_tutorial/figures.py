@@ -1,6 +1,7 @@
 """The figures of the book: each function draws into one Axes, from a `Trace` or from plain arrays."""
 
 import matplotlib.colors
+import matplotlib.patches
 import numpy as np
 from matplotlib.axes import Axes
 from numpy import ndarray as Array
@@ -88,6 +89,94 @@ def draw_curves(x: Array, curves: dict[str, Array], ax: Axes) -> Axes:
     ax.set_xticks(x, [f"{tick:g}" for tick in x])
     ax.minorticks_off()
     ax.set_ylim(bottom=0)
+    return ax
+
+
+def draw_lines(x: Array, lines: dict[str, Array], ax: Axes) -> Axes:
+    """Draw lines over one quantity, each in the colour in which a legend names it."""
+    for number, (name, y) in enumerate(lines.items()):
+        ax.plot(x, y, color=head_color(number), label=name)
+    ax.legend()
+    return ax
+
+
+def draw_spectra(spectra: Array, rank: int, ax: Axes) -> Axes:
+    """Draw the singular values of a matrix per head, and where they end if its rank is `rank`.
+
+    Parameters
+    ----------
+    spectra
+        ``(h, values)``, from large to small.
+    """
+    for head, values in enumerate(spectra):
+        ax.plot(
+            range(1, len(values) + 1),
+            values,
+            color=head_color(head),
+            marker="o",
+            markersize=4,
+            label=f"head {head + 1}",
+        )
+    ax.axvline(rank + 0.5, color=NEUTRAL, linestyle="--", linewidth=1.2)
+    ax.annotate(f"rank {rank}", (rank + 0.7, spectra.max()), color=NEUTRAL, va="top")
+    ax.set(xlabel="number of the singular value", ylabel="size")
+    ax.legend()
+    return ax
+
+
+def draw_visible(masks: dict[str, Array], axes: Array) -> Array:
+    """Draw boolean masks side by side, a row for each query: filled where it may see a key.
+
+    Parameters
+    ----------
+    axes
+        As many Axes as masks.
+    """
+    for ax, (name, visible) in zip(np.ravel(axes), masks.items(), strict=True):
+        ax.pcolormesh(visible, cmap="Blues", vmin=0, vmax=1.4, edgecolors="white", linewidth=1)
+        ax.invert_yaxis()
+        ax.set_aspect("equal")
+        ax.set_title(name)
+        ax.set(xlabel="key", ylabel="query", xticks=[], yticks=[])
+        ax.spines[:].set(visible=True, color=NEUTRAL)
+    return axes
+
+
+def draw_memory(arrays: dict[str, Array], owners: dict[str, Array], axes: Array) -> Array:
+    """Draw two-dimensional arrays as they are read, each cell in the colour of the token it belongs to.
+
+    Parameters
+    ----------
+    arrays
+        What to write into the cells.
+    owners
+        The number of a token for each cell.
+    axes
+        As many Axes as arrays.
+    """
+    for ax, name in zip(np.ravel(axes), arrays, strict=True):
+        array, owner = arrays[name], owners[name]
+        rows, columns = array.shape
+        for (i, j), text in np.ndenumerate(array):
+            shade = matplotlib.colors.to_rgba(head_color(int(owner[i, j])), 0.3)
+            ax.add_patch(matplotlib.patches.Rectangle((j, i), 1, 1, facecolor=shade, edgecolor="white"))
+            ax.text(j + 0.5, i + 0.5, str(text), ha="center", va="center", fontsize=9)
+        ax.set(xlim=(0, columns), ylim=(rows, 0), aspect="equal")
+        ax.set_title(name, loc="left")
+        ax.axis("off")
+    return axes
+
+
+def draw_bars(values: dict[str, float], ax: Axes) -> Axes:
+    """Draw one horizontal bar for each name, with its value beside it."""
+    names = list(values)
+    ax.barh(names, [values[name] for name in names], color=HEAD_COLORS[0], height=0.6)
+    for place, name in enumerate(names):
+        ax.annotate(
+            f"{values[name]:.1f}", (values[name], place), xytext=(4, 0), textcoords="offset points", va="center"
+        )
+    ax.invert_yaxis()
+    ax.margins(x=0.12)
     return ax
 
 

@@ -311,7 +311,8 @@ def residual_attention(
     """Add to each token what the heads write about it: the form of the mathematical papers.
 
     Computes :eq:`eq-residual-update`. Mind the default score: it is the plain inner product that
-    those papers use, not the scaled one of `multi_head`.
+    those papers use, not the scaled one of `multi_head`. With it, this is :eq:`eq-residual-attention`,
+    which they write :eq:`eq-papers-attention`.
 
     Raises
     ------

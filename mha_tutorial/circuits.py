@@ -1,0 +1,103 @@
+"""What the sum over heads lets one see: products of matrices through which alone a head enters."""
+
+import dataclasses
+
+import numpy as np
+from jaxtyping import Float
+from numpy import ndarray as Array
+
+from .weights import ColumnWeights, RowWeights
+
+
+def absorb(
+    weights: ColumnWeights,
+    first_q: Float[Array, "d_model d_q"],
+    first_k: Float[Array, "d_model d_k"],
+    first_v: Float[Array, "d_model d_v"],
+) -> ColumnWeights:
+    """Take linear maps that come before the projections into them.
+
+    Computes :eq:`eq-absorb` (for rows :eq:`eq-absorb-row`): ``W_q (first_q X)`` is ``(W_q first_q) X``.
+
+    Examples
+    --------
+    >>> weights = ColumnWeights.random(np.random.default_rng(0), d_model=6, h=2)
+    >>> absorb(weights, np.ones((6, 7)), np.ones((6, 7)), np.ones((6, 7))).widths
+    (7, 7, 7)
+    """
+    return dataclasses.replace(
+        weights, W_q=weights.W_q @ first_q, W_k=weights.W_k @ first_k, W_v=weights.W_v @ first_v
+    )
+
+
+def ov(weights: ColumnWeights | RowWeights) -> Float[Array, "h d_model d_value"]:
+    """What a head writes when it looks at a token, as one matrix per head: of rank `d_v` at the most.
+
+    Computes :eq:`eq-ov`; with `RowWeights`, whose products run the other way, :eq:`eq-ov-row`.
+
+    Examples
+    --------
+    >>> weights = ColumnWeights.random(np.random.default_rng(0), d_model=12, h=4)
+    >>> np.linalg.matrix_rank(ov(weights)).tolist()
+    [3, 3, 3, 3]
+    """
+    W_v = np.repeat(weights.W_v, weights.group, axis=0)
+    return weights.W_o @ W_v if isinstance(weights, ColumnWeights) else W_v @ weights.W_o
+
+
+def qk(weights: ColumnWeights | RowWeights) -> Float[Array, "h d_key d_query"]:
+    """What decides where a head looks, as one matrix per head: of rank `d_k` at the most.
+
+    Computes :eq:`eq-qk`, so that without biases a score is ``k.T @ qk @ q``; with `RowWeights` it is
+    ``q @ qk @ k.T``, :eq:`eq-qk-row`.
+
+    Examples
+    --------
+    >>> weights = ColumnWeights.random(np.random.default_rng(0), d_model=12, h=4)
+    >>> np.linalg.matrix_rank(qk(weights)).tolist()
+    [3, 3, 3, 3]
+    """
+    W_k = np.repeat(weights.W_k, weights.group, axis=0)
+    return W_k.mT @ weights.W_q if isinstance(weights, ColumnWeights) else weights.W_q @ W_k.mT
+
+
+def change_basis(
+    weights: ColumnWeights, inner: Float[Array, "h_kv d_k d_k"], values: Float[Array, "h_kv d_v d_v"]
+) -> ColumnWeights:
+    """Rewrite a layer in other coordinates inside its heads; what it computes stays the same.
+
+    Computes :eq:`eq-gauge` (for rows :eq:`eq-gauge-row`), biases included. Query heads that share a
+    key-value head share its change of basis.
+
+    Parameters
+    ----------
+    inner
+        An invertible matrix for each key-value head: queries are multiplied by it, keys by the
+        transpose of its inverse.
+    values
+        Another for the values, whose inverse goes into the output projection.
+
+    Raises
+    ------
+    numpy.linalg.LinAlgError
+        If a matrix has no inverse.
+
+    Examples
+    --------
+    >>> weights = ColumnWeights.random(np.random.default_rng(0), d_model=12, h=4)
+    >>> doubled = change_basis(weights, np.stack([2 * np.eye(3)] * 4), np.stack([np.eye(3)] * 4))
+    >>> np.allclose(qk(doubled), qk(weights))
+    True
+    """
+    for_queries, for_output = (np.repeat(matrices, weights.group, axis=0) for matrices in (inner, values))
+    for_keys = np.linalg.inv(inner).mT
+    changed = {
+        "W_q": for_queries @ weights.W_q,
+        "W_k": for_keys @ weights.W_k,
+        "W_v": values @ weights.W_v,
+        "W_o": weights.W_o @ np.linalg.inv(for_output),
+    }
+    for name, matrices in {"b_q": for_queries, "b_k": for_keys, "b_v": values}.items():
+        bias = getattr(weights, name)
+        changed[name] = None if bias is None else (matrices @ bias[..., None])[..., 0]
+    return dataclasses.replace(weights, **changed)

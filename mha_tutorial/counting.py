@@ -1,0 +1,143 @@
+"""What a layer costs: parameters, multiply-adds and bytes, read off the shapes of its weights."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from .weights import ColumnWeights, RowWeights
+
+
+class Costs(NamedTuple):
+    """One number for each part of the layer, in the order of the computation."""
+
+    queries: int
+    keys: int
+    values: int
+    scores: int
+    averages: int
+    output: int
+
+    @property
+    def total(self) -> int:
+        """All parts together."""
+        return sum(self)
+
+
+def unfilled(
+    d_model: int,
+    h: int,
+    h_kv: int | None = None,
+    d_k: int | None = None,
+    d_v: int | None = None,
+    bias: bool = True,
+    dtype=np.float32,
+) -> ColumnWeights:
+    """Weights of a given size that take no memory, to count with: every entry is the same zero.
+
+    Examples
+    --------
+    >>> unfilled(d_model=12288, h=96).parameter_count
+    604028928
+    """
+    h_kv = h if h_kv is None else h_kv
+    d_k = d_model // h if d_k is None else d_k
+    d_v = d_model // h if d_v is None else d_v
+    shapes: dict[str, tuple[int, ...]] = {
+        "W_q": (h, d_k, d_model),
+        "W_k": (h_kv, d_k, d_model),
+        "W_v": (h_kv, d_v, d_model),
+        "W_o": (h, d_model, d_v),
+    }
+    if bias:
+        shapes |= {"b_q": (h, d_k), "b_k": (h_kv, d_k), "b_v": (h_kv, d_v), "b_o": (d_model,)}
+    return ColumnWeights(**{name: np.broadcast_to(np.zeros((), dtype), shape) for name, shape in shapes.items()})
+
+
+def parameters(weights: ColumnWeights | RowWeights) -> int:
+    """How many numbers the layer learns, from its sizes.
+
+    Computes :eq:`eq-parameters`: for the usual widths ``d_k = d_v = d_model / h`` without biases
+    ``4 d_model**2``, whatever the number of heads.
+
+    Examples
+    --------
+    >>> [parameters(unfilled(512, h, bias=False)) for h in (1, 8, 64)]
+    [1048576, 1048576, 1048576]
+    """
+    h, h_kv, d_k, d_v, d_model = weights.h, weights.h_kv, weights.d_k, weights.d_v, weights.d_model
+    d_query, d_key, d_value = weights.widths
+    matrices = h * d_k * d_query + h_kv * d_k * d_key + h_kv * d_v * d_value + h * d_v * d_model
+    sizes = {"b_q": h * d_k, "b_k": h_kv * d_k, "b_v": h_kv * d_v, "b_o": d_model}
+    return matrices + sum(size for name, size in sizes.items() if getattr(weights, name) is not None)
+
+
+def multiply_adds(weights: ColumnWeights | RowWeights, n: int, m: int | None = None) -> Costs:
+    """How many multiplications, each with an addition, the matrix products of one forward pass take.
+
+    Computes :eq:`eq-multiply-adds`, part by part, for one sequence. Biases, softmax and the scale are
+    left out: they grow more slowly than the products.
+
+    Parameters
+    ----------
+    n
+        The number of queries.
+    m
+        The number of keys, `n` if left out.
+
+    Examples
+    --------
+    >>> multiply_adds(unfilled(512, 8), n=1024).total == 4 * 1024 * 512**2 + 2 * 1024**2 * 512
+    True
+    """
+    m = n if m is None else m
+    h, h_kv, d_k, d_v = weights.h, weights.h_kv, weights.d_k, weights.d_v
+    d_query, d_key, d_value = weights.widths
+    return Costs(
+        queries=n * h * d_k * d_query,
+        keys=m * h_kv * d_k * d_key,
+        values=m * h_kv * d_v * d_value,
+        scores=h * n * m * d_k,
+        averages=h * n * m * d_v,
+        output=n * h * d_v * weights.d_model,
+    )
+
+
+def crossover(weights: ColumnWeights | RowWeights) -> float:
+    """The sequence length at which scores and averages cost as much as all projections together.
+
+    Computes :eq:`eq-crossover` for self-attention; twice `d_model` for the usual widths.
+
+    Examples
+    --------
+    >>> crossover(unfilled(512, 8))
+    1024.0
+    """
+    one_token = multiply_adds(weights, n=1)
+    quadratic = one_token.scores + one_token.averages
+    return (one_token.total - quadratic) / quadratic
+
+
+def activation_bytes(weights: ColumnWeights | RowWeights, n: int, m: int | None = None) -> Costs:
+    """How many bytes each step of a straightforward forward pass takes, for one sequence.
+
+    Computes :eq:`eq-activations`. `scores` counts the scores and `averages` the attention weights and
+    the heads together. The matrices ``n`` by ``m`` are the ones that grow with the square of the
+    length; they are what fast kernels never write down.
+
+    Examples
+    --------
+    >>> steps = activation_bytes(unfilled(512, 8), n=8192)
+    >>> steps.scores / 2**30
+    2.0
+    """
+    m = n if m is None else m
+    h, h_kv, d_k, d_v = weights.h, weights.h_kv, weights.d_k, weights.d_v
+    numbers = Costs(
+        queries=h * n * d_k,
+        keys=h_kv * m * d_k,
+        values=h_kv * m * d_v,
+        scores=h * n * m,
+        averages=h * n * m + h * n * d_v,
+        output=n * weights.d_model,
+    )
+    return Costs(*(weights.dtype.itemsize * number for number in numbers))

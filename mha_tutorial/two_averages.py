@@ -1,0 +1,92 @@
+"""A task that one head cannot do and two heads can: to bring back two different averages at once.
+
+A query looks at `m` tokens. Each token holds two numbers, and the answer is wanted in two numbers: an
+average of the tokens' *first* numbers with the weights `first`, and an average of their *second* numbers
+with the weights `second`. Where a token stands is what its key says; what it holds is its value.
+"""
+
+import numpy as np
+from jaxtyping import Float
+from numpy import ndarray as Array
+
+from .reference import column
+from .weights import ColumnWeights
+
+
+def inputs(m: int) -> tuple[Float[Array, "1 1"], Float[Array, "m m"]]:
+    """What asks and what is compared, as columns: one query that is always the same, and a key per place."""
+    return np.ones((1, 1)), np.eye(m)
+
+
+def two_heads(first: Float[Array, " m"], second: Float[Array, " m"]) -> ColumnWeights:
+    """A layer that does the task: each head attends with one set of weights and passes on one number.
+
+    A score is the logarithm of the weight it is to give; -100 stands for the logarithm of zero.
+
+    Examples
+    --------
+    >>> first, second = np.array([0.5, 0.5, 0.0]), np.array([0.0, 0.0, 1.0])
+    >>> float(error(two_heads(first, second), first, second)) < 1e-12
+    True
+    """
+    wanted = np.stack([first, second])
+    scores = np.log(wanted, out=np.full(wanted.shape, -100.0), where=wanted > 0)
+    return ColumnWeights(
+        W_q=np.ones((2, 1, 1)), W_k=scores[:, None, :], W_v=np.eye(2)[:, None, :], W_o=np.eye(2)[:, :, None]
+    )
+
+
+def error(weights: ColumnWeights, first: Float[Array, " m"], second: Float[Array, " m"]) -> float:
+    """The mean squared error of a layer on the task, when all numbers are independent with variance one.
+
+    Exact: the layer's answer is linear in what the tokens hold, so its error is the sum of its squared
+    errors when one number is one and all others are zero.
+
+    Examples
+    --------
+    >>> rng, half = np.random.default_rng(0), np.array([0.5, 0.5])
+    >>> nothing = ColumnWeights(np.zeros((1, 1, 1)), np.zeros((1, 1, 2)), np.zeros((1, 1, 2)), np.zeros((1, 2, 1)))
+    >>> float(error(nothing, half, half))
+    1.0
+    """
+    m = len(first)
+    query, keys = (np.broadcast_to(x, (2 * m, *x.shape)) for x in inputs(m))
+    contents = np.eye(2 * m).reshape(2 * m, 2, m)  # in each, one of the 2 m numbers is one
+    answers = column.multi_head(query, keys, contents, weights).output[..., 0]
+    wanted = np.stack([(contents[:, 0] * first).sum(axis=1), (contents[:, 1] * second).sum(axis=1)], axis=1)
+    return float(np.square(answers - wanted).sum())
+
+
+def missed(wanted: Float[Array, " m"], attended: Float[Array, "*s m"]) -> Float[Array, "*s"]:
+    """What a head misses of one average, given where it attends, when the matrices behind it are the best.
+
+    Computes :eq:`eq-best-multiple`: the squared distance of the wanted weights from the line through the
+    attended ones.
+
+    Examples
+    --------
+    >>> missed(np.array([1.0, 0.0]), np.array([[1.0, 0.0], [0.5, 0.5], [0.0, 1.0]])).round(3).tolist()
+    [0.0, 0.5, 1.0]
+    """
+    return np.square(wanted).sum() - np.square(attended @ wanted) / np.square(attended).sum(axis=-1)
+
+
+def best_single_head_error(first: Float[Array, " m"], second: Float[Array, " m"]) -> float:
+    """What a single head misses at the least, however wide it is.
+
+    Computes :eq:`eq-one-head-error` when no token counts in both averages: the smaller of the two sums
+    of squared weights.
+
+    Raises
+    ------
+    ValueError
+        If a token counts in both.
+
+    Examples
+    --------
+    >>> best_single_head_error(np.array([1.0, 0.0]), np.array([0.0, 1.0]))
+    1.0
+    """
+    if np.any(first * second):
+        raise ValueError("each token may count in one of the two averages only; here one counts in both")
+    return float(min(np.square(first).sum(), np.square(second).sum()))

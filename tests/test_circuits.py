@@ -1,0 +1,93 @@
+"""Composition absorbed, the two products through which a head enters, and the coordinates that do not matter."""
+
+import numpy as np
+import pytest
+
+from mha_tutorial import Causal, ColumnWeights, circuits
+from mha_tutorial.reference import column, row
+from tests.helpers import D_K, D_MODEL, D_V, GROUPS, N, assert_close, in_both_conventions
+
+
+def draw(rng, h=3, h_kv=3, bias=True):
+    return ColumnWeights.random(rng, 19, h, h_kv, d_k=5, d_v=7, bias=bias)
+
+
+@pytest.mark.equation("eq-absorb", "eq-absorb-row")
+def test_maps_before_the_projections_are_absorbed(rng):
+    weights = ColumnWeights.random(rng, D_MODEL, h=3, d_k=D_K, d_v=D_V)
+    X, maps = rng.normal(size=(17, N)), [rng.normal(size=(D_MODEL, 17)) for _ in range(3)]
+    outside = column.multi_head(*(first @ X for first in maps), weights)
+    absorbed = circuits.absorb(weights, *maps)
+    assert_close(column.multi_head(X, X, X, absorbed).output, outside.output)
+    by_rows = row.multi_head(*(X.T @ first.T for first in maps), weights.T)
+    assert_close(row.multi_head(X.T, X.T, X.T, absorbed.T).output, by_rows.output)
+
+
+@pytest.mark.equation("eq-residual-attention", "eq-residual-attention-row", "eq-papers-attention")
+@in_both_conventions
+def test_residual_attention_is_the_formula_of_the_papers(convention, rng):
+    """X + sum of (W_v X) softmax((W_k X)^T (W_q X)), where W_v has absorbed W_o."""
+    weights, X = draw(rng, bias=False), rng.normal(size=(19, N)) / 5
+    expected = X.copy()
+    for W_q, W_k, W_ov in zip(weights.W_q, weights.W_k, circuits.ov(weights), strict=True):
+        scores = (W_k @ X).T @ (W_q @ X)
+        exponentials = np.exp(scores)
+        expected += W_ov @ X @ (exponentials / exponentials.sum(axis=0))
+    trace = convention.ref.residual_attention(convention.lay(X), convention.lay_weights(weights))
+    assert_close(convention.lay(trace.output), expected)
+
+
+@pytest.mark.equation("eq-ov", "eq-ov-row")
+@pytest.mark.parametrize(("h", "h_kv"), GROUPS.values(), ids=GROUPS)
+def test_what_a_head_writes_goes_through_one_matrix(h, h_kv, rng):
+    weights, X = draw(rng, h, h_kv, bias=False), rng.normal(size=(19, N))
+    trace = column.multi_head(X, X, X, weights)
+    assert_close(circuits.ov(weights) @ X @ trace.attention, weights.W_o @ trace.heads)
+    assert_close(circuits.ov(weights.T).mT, circuits.ov(weights))
+    by_rows = row.multi_head(X.T, X.T, X.T, weights.T)
+    assert_close(by_rows.attention @ X.T @ circuits.ov(weights.T), by_rows.heads @ weights.T.W_o)
+
+
+@pytest.mark.equation("eq-qk", "eq-qk-row")
+@pytest.mark.parametrize(("h", "h_kv"), GROUPS.values(), ids=GROUPS)
+def test_where_a_head_looks_goes_through_one_matrix(h, h_kv, rng):
+    weights, X = draw(rng, h, h_kv, bias=False), rng.normal(size=(19, N))
+    scores = column.multi_head(X, X, X, weights, score=column.dot_product).scores
+    assert_close(X.T @ circuits.qk(weights) @ X, scores)
+    assert_close(X.T @ circuits.qk(weights.T) @ X, scores.mT)
+
+
+@pytest.mark.equation("eq-ov", "eq-qk")
+@pytest.mark.parametrize("seed", range(10))
+def test_ranks_are_at_most_those_of_the_head(seed):
+    weights = draw(np.random.default_rng(seed))
+    assert (np.linalg.matrix_rank(circuits.ov(weights)) == 7).all()  # d_v, of 19
+    assert (np.linalg.matrix_rank(circuits.qk(weights)) == 5).all()  # d_k
+
+
+@pytest.mark.equation("eq-gauge", "eq-gauge-row")
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(("h", "h_kv"), GROUPS.values(), ids=GROUPS)
+@pytest.mark.parametrize("bias", [True, False])
+def test_coordinates_inside_a_head_do_not_matter(seed, h, h_kv, bias):
+    rng = np.random.default_rng(seed)
+    weights, X = draw(rng, h, h_kv, bias), rng.normal(size=(19, N))
+    inner, values = rng.normal(size=(h_kv, 5, 5)), rng.normal(size=(h_kv, 7, 7))
+    changed = circuits.change_basis(weights, inner, values)
+    before, after = (column.multi_head(X, X, X, w, visible=Causal()) for w in (weights, changed))
+    assert not np.allclose(after.queries, before.queries)
+    for step in ("attention", "output"):
+        assert_close(
+            getattr(after, step), getattr(before, step), rtol=1e-9
+        )  # inverses of random matrices lose digits
+    by_rows = row.multi_head(X.T, X.T, X.T, changed.T, visible=Causal())
+    assert_close(by_rows.output, before.output.T, rtol=1e-9)
+    assert_close(circuits.ov(changed), circuits.ov(weights), rtol=1e-9)
+    assert_close(circuits.qk(changed), circuits.qk(weights), rtol=1e-9)
+    assert changed.parameter_count == weights.parameter_count
+
+
+def test_a_change_of_basis_needs_an_inverse(rng):
+    weights = draw(rng)
+    with pytest.raises(np.linalg.LinAlgError):
+        circuits.change_basis(weights, np.zeros((3, 5, 5)), np.stack([np.eye(7)] * 3))

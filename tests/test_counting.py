@@ -1,0 +1,103 @@
+"""Parameters, multiply-adds and bytes: the formulas against what is really there."""
+
+import numpy as np
+import pytest
+
+from mha_tutorial import ColumnWeights, MultiHeadAttention, counting
+from tests.helpers import D_K, D_MODEL, D_V, M, N
+
+SIZES = {"d_model": D_MODEL, "h": 6, "h_kv": 2, "d_k": D_K, "d_v": D_V}
+
+
+@pytest.mark.equation("eq-parameters")
+@pytest.mark.parametrize("bias", [True, False])
+def test_parameters_are_the_entries_of_the_arrays(bias, rng):
+    weights = ColumnWeights.random(rng, **SIZES, bias=bias)
+    entries = sum(array.size for array in weights.arrays().values())
+    assert counting.parameters(weights) == counting.parameters(weights.T) == entries
+
+
+@pytest.mark.equation("eq-parameters")
+@pytest.mark.parametrize("h", [1, 2, 8, 64])
+def test_usual_widths_have_four_d_squared_parameters(h):
+    assert counting.parameters(counting.unfilled(512, h, bias=False)) == 4 * 512**2
+    assert counting.parameters(counting.unfilled(512, h)) == 4 * 512**2 + 4 * 512
+
+
+@pytest.mark.equation("eq-multiply-adds")
+def test_multiply_adds_are_those_of_the_products_that_are_made(rng):
+    """Every product is made once more with arrays that count their multiplications."""
+    weights = ColumnWeights.random(rng, **SIZES)
+    arrays = weights.arrays() | {"W_k": np.ones((2, D_K, 19)), "W_v": np.ones((2, D_V, 23))}
+    weights = ColumnWeights(**arrays)
+    counted = counting.multiply_adds(weights, N, M)
+
+    def product(left, right):
+        (rows, inner), (_, columns) = left.shape[-2:], right.shape[-2:]
+        heads = max(left.shape[0] if left.ndim > 2 else 1, right.shape[0] if right.ndim > 2 else 1)
+        return heads * rows * inner * columns
+
+    Q, K, V = np.ones((D_MODEL, N)), np.ones((19, M)), np.ones((23, M))
+    q, k, v = weights.W_q @ Q, weights.W_k @ K, weights.W_v @ V
+    shared_k, shared_v = np.repeat(k, 3, axis=0), np.repeat(v, 3, axis=0)
+    scores = shared_k.mT @ q
+    heads = shared_v @ scores
+    assert counted == (
+        product(weights.W_q, Q),
+        product(weights.W_k, K),
+        product(weights.W_v, V),
+        product(shared_k.mT, q),
+        product(shared_v, scores),
+        product(weights.W_o, heads),
+    )
+    assert counted.total == sum(counted)
+    assert counting.multiply_adds(weights.T, N, M) == counted
+
+
+@pytest.mark.equation("eq-multiply-adds")
+def test_usual_widths_take_four_n_d_squared_and_two_n_squared_d():
+    n, d = 1024, 512
+    costs = counting.multiply_adds(counting.unfilled(d, h=8), n)
+    assert costs.queries + costs.keys + costs.values + costs.output == 4 * n * d**2
+    assert costs.scores + costs.averages == 2 * n**2 * d
+
+
+@pytest.mark.equation("eq-crossover")
+@pytest.mark.parametrize("h", [1, 8])
+def test_the_quadratic_part_overtakes_at_twice_the_width(h):
+    assert counting.crossover(counting.unfilled(512, h)) == 2 * 512
+
+
+@pytest.mark.equation("eq-crossover")
+def test_at_the_crossover_both_parts_cost_the_same():
+    weights = counting.unfilled(24, h=6, h_kv=2, d_k=8, d_v=24)
+    n = counting.crossover(weights)
+    assert n == 32
+    costs = counting.multiply_adds(weights, int(n))
+    assert costs.scores + costs.averages == costs.queries + costs.keys + costs.values + costs.output
+
+
+@pytest.mark.equation("eq-activations")
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_bytes_are_those_of_the_trace(dtype, rng):
+    arrays = {name: array.astype(dtype) for name, array in ColumnWeights.random(rng, **SIZES).arrays().items()}
+    weights = ColumnWeights(**arrays)
+    trace = MultiHeadAttention(weights).trace(np.ones((N, D_MODEL), dtype), np.ones((M, D_MODEL), dtype))
+    counted = counting.activation_bytes(weights, N, M)
+    assert counted.queries == trace.queries.nbytes
+    assert counted.keys == trace.keys.nbytes
+    assert counted.values == trace.values.nbytes
+    assert counted.scores == trace.scores.nbytes
+    assert counted.averages == trace.attention.nbytes + trace.heads.nbytes
+    assert counted.output == trace.output.nbytes
+    assert counting.activation_bytes(weights, N) == counting.activation_bytes(weights, N, N)
+
+
+def test_unfilled_weights_take_no_memory_and_are_like_drawn_ones(rng):
+    unfilled, drawn = counting.unfilled(**SIZES), ColumnWeights.random(rng, **SIZES)
+    for name, array in drawn.arrays().items():
+        assert unfilled.arrays()[name].shape == array.shape
+        assert unfilled.arrays()[name].strides == (0,) * array.ndim
+    assert unfilled.dtype == np.float32
+    assert counting.unfilled(12, 4, bias=False).arrays().keys() == {"W_q", "W_k", "W_v", "W_o"}
+    assert (counting.unfilled(12, 4).d_k, counting.unfilled(12, 4).h_kv) == (3, 4)
