@@ -1,6 +1,6 @@
 """How much faster a layer gets when loops become array operations. Writes book/results/numpy-layer.json.
 
-    python benchmarks/numpy_layer.py
+python benchmarks/numpy_layer.py
 """
 
 import numpy as np
@@ -24,7 +24,9 @@ def main() -> None:
             "all heads at once": lambda x=x, layer=layer: layer(x),
         }
         if label == "small":
-            variants = {"scalar loops": lambda x=x, w=weights.T: loops.multi_head(*[x.mT] * 3, w).output.mT} | variants
+            variants = {
+                "scalar loops": lambda x=x, w=weights.T: loops.multi_head(*[x.mT] * 3, w).output.mT
+            } | variants
         expected = row.multi_head(x, x, x, weights).output
         measured[label] = {
             "b, n, d_model, h": [b, n, d_model, h],

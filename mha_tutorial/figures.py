@@ -254,6 +254,45 @@ def draw_product(left: list[Array], right: list[Array], names: tuple[str, str, s
     return _frame(ax)
 
 
+def draw_shapes(steps: dict[str, Array], ax: Axes) -> Axes:
+    """Draw how a text changes its shape on the way through a layer, from top to bottom.
+
+    Parameters
+    ----------
+    steps
+        What `steps.eleven_steps` returns. The first text of the batch is drawn; steps that leave every
+        shape alone are left out.
+    """
+    rows = {
+        "tokens": [steps["tokens"][:1]],
+        "project": [tokens[:1] for tokens in steps["project"]],
+        "transpose": [heads[0] for heads in steps["transpose"]],
+        "softmax": [steps["softmax"][0]],
+        "average": [steps["average"][0]],
+        "merge": [steps["merge"][:1]],
+        "output": [steps["output"][:1]],
+    }
+    gap, between = 1.0, 5.0  # behind a head, and behind what belongs to queries, keys or values
+    widths = {
+        name: sum(len(part) * (part.shape[-1] + gap) for part in parts) + (len(parts) - 1) * between
+        for name, parts in rows.items()
+    }
+    y, widest = 0.0, max(widths.values())
+    for name, parts in rows.items():
+        x = (widest - widths[name]) / 2
+        shape = " × ".join(str(length) for length in steps[name].shape)
+        ax.text(-3, y - parts[0].shape[-2] / 2, f"{name}\n{shape}", ha="right", va="center", fontsize=9)
+        for part, whose in zip(parts, ("queries", "keys", "values"), strict=False):
+            if name == "project":
+                ax.text(x + part.shape[-1] / 2, y + 0.6, whose, ha="center", va="bottom", fontsize=9)
+            for head, block in enumerate(part):
+                _draw_grid(block, x, y, head_color(head) if len(part) > 1 else NEUTRAL, ax, lines=False)
+                x += block.shape[1] + gap
+            x += between
+        y -= parts[0].shape[-2] + 4.5
+    return _frame(ax)
+
+
 def draw_multi_head(X: Array, weights: ColumnWeights, trace: Trace, ax: Axes) -> Axes:
     """Draw one pass of self-attention from top to bottom, every cell shaded by its number.
 
@@ -320,7 +359,7 @@ def draw_multi_head(X: Array, weights: ColumnWeights, trace: Trace, ax: Axes) ->
     return _frame(ax)
 
 
-def _draw_grid(array: Array, x: float, y: float, color: str, ax: Axes) -> None:
+def _draw_grid(array: Array, x: float, y: float, color: str, ax: Axes, lines: bool = True) -> None:
     """Draw a matrix of unit cells with its upper left corner at (x, y), darker where it is larger."""
     low, high = array.min(), array.max()
     share = (array - low) / (high - low) if high > low else np.full(array.shape, 0.5)
@@ -334,7 +373,7 @@ def _draw_grid(array: Array, x: float, y: float, color: str, ax: Axes) -> None:
         vmin=0,
         vmax=1,
         edgecolors="white",
-        linewidth=0.8,
+        linewidth=0.8 if lines else 0,
     )
     ax.plot([x, x + columns, x + columns, x, x], [y, y, y - rows, y - rows, y], color=color, linewidth=1)
 

@@ -4,6 +4,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Float
 from numpy import ndarray as Array
 
 from ._checks import COLUMNS, ROWS
@@ -20,6 +21,23 @@ class Gradients(NamedTuple):
     weights: ColumnWeights | RowWeights
 
 
+def through_product(
+    gradient: Float[Array, "*b p r"], A: Float[Array, "*#b p q"], B: Float[Array, "*#b q r"]
+) -> tuple[Float[Array, "*b p q"], Float[Array, "*b q r"]]:
+    """Hand the gradient of a matrix product ``A @ B`` on to its two factors.
+
+    Computes :eq:`eq-grad-product`. Factors that are shared among the leading axes get one gradient for
+    each place where they are used; their sum is the whole.
+
+    Examples
+    --------
+    >>> for_A, for_B = through_product(np.ones((1, 2)), np.array([[3.0]]), np.array([[5.0, 7.0]]))
+    >>> for_A.tolist(), for_B.tolist()
+    ([[12.0]], [[3.0, 3.0]])
+    """
+    return gradient @ B.mT, A.mT @ gradient
+
+
 def backward(
     output_gradient: Array,
     trace: Trace,
@@ -31,7 +49,7 @@ def backward(
 ) -> Gradients:
     """Carry the gradient of a loss from the output of `multi_head` back to its inputs and weights.
 
-    Goes through the steps of the trace from last to first: :eq:`eq-grad-heads` and
+    Goes through the steps of the trace from last to first, a product at a time: :eq:`eq-grad-heads` and
     :eq:`eq-grad-output-weights`, then :eq:`eq-grad-values`, :eq:`eq-grad-attention`,
     :eq:`eq-grad-scores`, :eq:`eq-grad-queries` and :eq:`eq-grad-keys` in every head, and
     :eq:`eq-grad-weights` and :eq:`eq-grad-inputs` at the end. With `RowWeights` it is the same,
@@ -91,29 +109,29 @@ def _backward(
     hidden: Array = np.isneginf(trace.scores)  # (*b, h, m, n)
     blind = np.all(hidden, axis=-2, keepdims=True)  # queries that see no key
     unseen = np.all(_by_group(np.all(hidden, axis=-1, keepdims=True).mT, weights), axis=-3)  # keys no query sees
-    keys, values = (np.where(unseen, 0, step) for step in (trace.keys, trace.values))
-    A, group = trace.attention, weights.group
+    keys, values = (np.repeat(np.where(unseen, 0, x), weights.group, axis=-3) for x in (trace.keys, trace.values))
+    queries, A = np.where(blind, 0, trace.queries), trace.attention
 
-    d_heads = weights.W_o.mT @ dY[..., None, :, :]
-    dA = np.where(hidden, 0, np.repeat(values, group, axis=-3).mT @ d_heads)
+    dW_o, d_heads = through_product(dY[..., None, :, :], weights.W_o, trace.heads)
+    d_values, dA = through_product(d_heads, values, A)
+    dA = np.where(hidden, 0, dA)
     dS = A * (dA - (A * dA).sum(axis=-2, keepdims=True)) * scale
-    d_queries = np.repeat(keys, group, axis=-3) @ dS
-    d_keys = _by_group(np.where(blind, 0, trace.queries) @ dS.mT, weights).sum(axis=-3)
-    d_values = _by_group(d_heads @ A.mT, weights).sum(axis=-3)
+    d_keys_transposed, d_queries = through_product(dS, keys.mT, queries)
+    d_keys, d_values = (_by_group(x, weights).sum(axis=-3) for x in (d_keys_transposed.mT, d_values))
 
-    dQ, dW_q, db_q = _through(weights.W_q, weights.b_q, np.where(blind, 0, Q[..., None, :, :]), d_queries)
-    dK, dW_k, db_k = _through(weights.W_k, weights.b_k, np.where(unseen, 0, K[..., None, :, :]), d_keys)
-    dV, dW_v, db_v = _through(weights.W_v, weights.b_v, np.where(unseen, 0, V[..., None, :, :]), d_values)
-    dW_o = _over_batch(dY[..., None, :, :] @ trace.heads.mT, 3)
+    dQ, dW_q, db_q = _through_projection(d_queries, weights.W_q, weights.b_q, Q, blind)
+    dK, dW_k, db_k = _through_projection(d_keys, weights.W_k, weights.b_k, K, unseen)
+    dV, dW_v, db_v = _through_projection(d_values, weights.W_v, weights.b_v, V, unseen)
     db_o = None if weights.b_o is None else _over_batch(dY.sum(axis=-1), 1)
-    return Gradients(dQ, dK, dV, ColumnWeights(dW_q, dW_k, dW_v, dW_o, db_q, db_k, db_v, db_o))
+    return Gradients(dQ, dK, dV, ColumnWeights(dW_q, dW_k, dW_v, _over_batch(dW_o, 3), db_q, db_k, db_v, db_o))
 
 
-def _through(W: Array, b: Array | None, tokens: Array, gradient: Array) -> tuple[Array, Array, Array | None]:
+def _through_projection(
+    gradient: Array, W: Array, b: Array | None, tokens: Array, unused: Array
+) -> tuple[Array, Array, Array | None]:
     """Back through the projection of every head: the gradients of the tokens, the matrices and the biases."""
-    d_tokens = (W.mT @ gradient).sum(axis=-3)
-    dW = _over_batch(gradient @ tokens.mT, 3)
-    return d_tokens, dW, None if b is None else _over_batch(gradient.sum(axis=-1), 2)
+    dW, d_tokens = through_product(gradient, W, np.where(unused, 0, tokens[..., None, :, :]))
+    return d_tokens.sum(axis=-3), _over_batch(dW, 3), None if b is None else _over_batch(gradient.sum(axis=-1), 2)
 
 
 def _by_group(heads: Array, weights: ColumnWeights) -> Array:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from mha_tutorial import Causal, ColumnWeights, MultiHeadAttention, RowWeights, masks
+from mha_tutorial.gradients import backward
 from mha_tutorial.reference import column, row
 from tests.helpers import sines
 
@@ -84,6 +85,21 @@ def test_query_that_sees_nothing():
     assert_rounds_to(row.attention(q, k, v, visible=visible), np.array([[1.92940694, 3.39411041], [0.0, 0.0]]))
 
 
+def test_gradients_through_a_query_that_sees_nothing():
+    """A05, backward: its gradients are zero, and what its neighbour gives is untouched."""
+    q, k = np.array([[1.0, 0.5], [-0.5, 2.0]]), np.array([[0.2, 1.0], [1.0, -1.0]])
+    v, eye = np.array([[1.0, 2.0], [3.0, 5.0]]), np.eye(2)[None]
+    weights, output_gradient = RowWeights(eye, eye, eye, eye), np.array([[1.0, -1.0], [2.0, 3.0]])
+    visible = np.array([[True, True], [False, False]])
+    gradients = backward(output_gradient, row.multi_head(q, k, v, weights, visible=visible), q, k, v, weights)
+    assert_rounds_to(gradients.Q, np.array([[-0.1407166, 0.3517915], [0.0, 0.0]]))
+    assert_rounds_to(gradients.K, np.array([[0.17589575, 0.08794787], [-0.17589575, -0.08794787]]))
+    assert_rounds_to(gradients.V, np.array([[0.53529653, -0.53529653], [0.46470347, -0.46470347]]))
+    trace = column.multi_head(q.T, k.T, v.T, weights.T, visible=visible.T)
+    by_columns = backward(output_gradient.T, trace, q.T, k.T, v.T, weights.T)
+    assert_rounds_to(by_columns.Q, np.array([[-0.1407166, 0.0], [0.3517915, 0.0]]))
+
+
 def test_hidden_nan_does_not_leak(two_queries):
     """A07: a hidden key holds NaN and its value infinity (pytorch issue 101967)."""
     q, k, v = two_queries
@@ -112,6 +128,33 @@ def test_hiding_is_not_a_large_negative_number():
     visible = Causal().rows(2, 2) & np.array([[False, True]])  # the first key is padding
     weights = row.softmax(scores, visible)
     assert (weights @ np.array([[3.0], [7.0]], dtype=np.float16)).tolist() == [[0.0], [7.0]]
+
+
+def test_every_way_to_the_output_is_masked():
+    """A11: the causal mask was dropped where scores were asked for (keras issue 23038)."""
+    W_q, W_k, W_v, W_o = (sines(4, 4, a=0.7 + 0.2 * i, b=0.1 * i) for i in range(4))
+    b_q, b_k, b_v, b_o = (sines(4, a=1.1 + 0.3 * i, b=0.2) for i in range(4))
+    by_head = [W.reshape(2, 2, 4) for W in (W_q, W_k, W_v)]  # rows are outputs: two for each head
+    biases = [b.reshape(2, 2) for b in (b_q, b_k, b_v)]
+    layer = MultiHeadAttention(ColumnWeights(*by_head, W_o.reshape(4, 2, 2).swapaxes(0, 1), *biases, b_o))
+    x = sines(1, 3, 4)
+    expected = np.array(
+        [
+            [
+                [-1.346477, -1.520452, -1.498627, 1.657623],
+                [0.19489724, -0.65077633, -2.2250616, 0.1013091],
+                [0.30834227, -0.36914836, -2.07525461, -0.04090587],
+            ]
+        ]
+    )
+    assert_rounds_to(layer(x, visible=Causal()), expected)
+    trace = layer.trace(x, visible=Causal())
+    assert_rounds_to(trace.output, expected)
+    assert_rounds_to(trace.attention[0, 0, 1], np.array([0.36954892, 0.63045108, 0.0]))
+    assert_rounds_to(row.multi_head(x, x, x, layer.weights, visible=Causal()).output, expected)
+    changed = x.copy()
+    changed[:, 2] += 1.0
+    assert np.array_equal(layer(changed, visible=Causal())[:, :2], layer(x, visible=Causal())[:, :2])
 
 
 def test_masking_comes_before_softmax():

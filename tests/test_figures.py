@@ -4,7 +4,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from mha_tutorial import ColumnWeights, figures
+from mha_tutorial import ColumnWeights, RowWeights, figures, steps
 from mha_tutorial.reference import column
 
 
@@ -105,3 +105,59 @@ def test_multi_head_draws_shared_keys_in_every_head_that_reads_them(ax, rng):
 
 def test_colours_of_heads_start_again():
     assert figures.head_color(5) == figures.head_color(1) != figures.head_color(0)
+
+
+def test_lines_are_named_in_a_legend(ax):
+    figures.draw_lines(np.array([1.0, 2.0]), {"a": [3, 4], "b": [5, 6]}, ax)
+    assert [line.get_xydata().tolist() for line in ax.lines] == [[[1, 3], [2, 4]], [[1, 5], [2, 6]]]
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["a", "b"]
+
+
+def test_spectra_show_each_head_and_where_the_rank_ends(ax):
+    figures.draw_spectra(np.array([[3.0, 1.0, 0.0], [2.0, 0.5, 0.0]]), 2, ax)
+    assert [line.get_ydata().tolist() for line in ax.lines[:2]] == [[3, 1, 0], [2, 0.5, 0]]
+    assert ax.lines[2].get_xdata() == [2.5, 2.5]
+    assert texts(ax) == ["rank 2"]
+
+
+def test_masks_are_drawn_with_the_first_query_on_top(ax):
+    axes = ax.figure.subplots(1, 2)
+    masks = {"first": np.array([[True, False, False], [True, True, False]]), "second": np.eye(2, dtype=bool)}
+    figures.draw_visible(masks, axes)
+    for drawn, (name, mask) in zip(axes, masks.items(), strict=True):
+        assert drawn.get_title() == name
+        assert np.array_equal(drawn.collections[0].get_array(), mask)
+        assert drawn.get_ylim()[0] > drawn.get_ylim()[1]
+
+
+def test_memory_shows_each_number_in_the_colour_of_its_token(ax):
+    axes = ax.figure.subplots(1, 1, squeeze=False)
+    figures.draw_memory({"name": np.array([[7, 8], [9, 10]])}, {"name": np.array([[0, 0], [1, 1]])}, axes)
+    (drawn,) = axes.ravel()
+    assert texts(drawn) == ["7", "8", "9", "10"]
+    colors = [patch.get_facecolor()[:3] for patch in drawn.patches]
+    assert colors[0] == colors[1] != colors[2] == colors[3]
+    assert drawn.get_title(loc="left") == "name"
+
+
+def test_bars_are_as_long_as_their_values(ax):
+    figures.draw_bars({"a": 1.25, "b": 40.0}, ax)
+    assert [bar.get_width() for bar in ax.patches] == [1.25, 40]
+    assert texts(ax) == ["1.2", "40.0"]
+    assert ax.get_ylim()[0] > ax.get_ylim()[1]
+
+
+def test_shapes_draws_each_head_of_the_first_text(ax, rng):
+    weights, x = RowWeights.random(rng, d_model=6, h=2), rng.normal(size=(3, 5, 6))
+    ledger = steps.eleven_steps(x, weights)
+    figures.draw_shapes(ledger, ax)
+    heads = [5] * 6, [3] * 6
+    assert grids(ax) == (
+        [5, *[5] * 3, *heads[0], *[5] * 2, *[5] * 2, 5, 5],
+        [6, *[6] * 3, *heads[1], *[5] * 2, *[3] * 2, 6, 6],
+    )
+    assert [text for text in texts(ax) if "×" not in text] == ["queries", "keys", "values"]
+    assert texts(ax)[0] == "tokens\n3 × 5 × 6"
+    second_head_of_keys = np.asarray(ax.collections[7].get_array())
+    expected = ledger["transpose"][1, 0, 1]
+    assert np.array_equal(np.argsort(second_head_of_keys, axis=None), np.argsort(expected, axis=None))
