@@ -11,13 +11,14 @@ BIN := .venv/bin
 SITE := _build/html
 BOOK_SOURCES := $(shell find book mha_tutorial tests -type f -not -name '*.pyc') _config.yml _toc.yml
 
-.PHONY: book serve test notebooks lint format mutants edits clean help
+.PHONY: book serve test exercises notebooks lint format mutants edits clean help
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make book       build the site in $(SITE)"
 	@echo "make serve      build it and serve it on http://localhost:$(PORT)"
 	@echo "make test       unit tests, doctests and every notebook, compared output by output"
+	@echo "make exercises  grade what you filled in in exercises/"
 	@echo "make notebooks  execute the notebooks in place and normalise them"
 	@echo "make lint       ruff and mypy;  make format  rewrites what ruff can"
 	@echo "make edits      break the code once for every equation and every known fault: its test must fail"
@@ -45,6 +46,9 @@ serve: book
 
 test: $(BIN)/.installed
 	$(BIN)/python -m pytest --cov-fail-under=100
+
+exercises: $(BIN)/.installed
+	$(BIN)/python -m pytest exercises/
 
 notebooks: $(BIN)/.installed
 	$(BIN)/python tools/notebooks.py

@@ -1,0 +1,73 @@
+"""Grades heads.py."""
+
+import numpy as np
+from grading import compare
+
+from mha_tutorial import ColumnWeights
+from mha_tutorial.counting import parameters, unfilled
+from mha_tutorial.reference import column
+
+
+def test_multi_head(answers, rng, sizes):
+    d_model, n, h, d_k, d_v = sizes(5)
+    X, weights = rng.normal(size=(d_model, n)), ColumnWeights.random(rng, d_model, h, d_k=d_k, d_v=d_v, bias=False)
+    trace = column.multi_head(X, X, X, weights)
+
+    def scored(score):
+        return column.multi_head(X, X, X, weights, score).output
+
+    compare(
+        answers.multi_head(X, weights.W_q, weights.W_k, weights.W_v, weights.W_o),
+        trace.output,
+        hint="for each head: project X three times, attend, multiply by its W_o; add the heads' results",
+        mistakes={
+            "the scores are not divided by sqrt(d_k)": scored(column.dot_product),
+            "the root is taken of d_model, not of d_k": scored(lambda Q, K: K.mT @ Q / np.sqrt(d_model)),
+            "the heads are averaged, not added": trace.output / h,
+            "only the last head is returned": weights.W_o[-1] @ trace.heads[-1],
+            "only the first head is returned": weights.W_o[0] @ trace.heads[0],
+        },
+    )
+
+
+def test_concatenated_output(answers, rng, sizes):
+    d_model, n, h, d_v = sizes(4)
+    W_o, heads = rng.normal(size=(h, d_model, d_v)), rng.normal(size=(h, d_v, n))
+    wide = W_o.transpose(1, 0, 2).reshape(d_model, h * d_v)
+    interleaved = heads.transpose(1, 0, 2).reshape(h * d_v, n)
+    compare(
+        answers.concatenated_output(W_o, heads),
+        (W_o @ heads).sum(axis=0),
+        hint="the blocks of the wide matrix stand side by side, in the order in which the heads are stacked",
+        mistakes={
+            "W_o is reshaped without moving the axis of the heads first": W_o.reshape(d_model, -1)
+            @ heads.reshape(h * d_v, n),
+            "the heads are interleaved: number 1 of every head, then number 2": wide @ interleaved,
+            "the heads are stacked in reverse": wide @ heads[::-1].reshape(h * d_v, n),
+        },
+    )
+
+
+def test_to_rows(answers, rng, sizes):
+    d_model, h, d_k, d_v = sizes(4)
+    weights = ColumnWeights.random(rng, d_model, h, d_k=d_k, d_v=d_v, bias=False)
+    W_q, W_o = answers.to_rows(weights.W_q, weights.W_o)
+    hint = "(W X)^T = X^T W^T: every matrix is transposed, and the heads stay where they are"
+    compare(W_q, weights.T.W_q, hint, {"W_q is reshaped, not transposed": weights.W_q.reshape(h, d_model, d_k)})
+    compare(W_o, weights.T.W_o, hint, {"W_o is reshaped, not transposed": weights.W_o.reshape(h, d_v, d_model)})
+
+
+def test_parameters(answers, sizes):
+    d_model, group, h_kv, d_k, d_v = sizes(5)
+    h = group * h_kv
+    layer = unfilled(d_model, h, h_kv, d_k, d_v)
+    compare(
+        answers.parameters(d_model, h, h_kv, d_k, d_v),
+        parameters(layer),
+        hint="four matrices: W_q and W_o for h heads, W_k and W_v for h_kv; and a bias for what each puts out",
+        mistakes={
+            "the biases are missing": parameters(unfilled(d_model, h, h_kv, d_k, d_v, bias=False)),
+            "keys and values are counted for all h heads": parameters(unfilled(d_model, h, h, d_k, d_v)),
+            "the output's bias is counted once for every head": parameters(layer) + (h - 1) * d_model,
+        },
+    )

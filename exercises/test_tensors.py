@@ -1,0 +1,102 @@
+"""Grades tensors.py."""
+
+import numpy as np
+from einops import rearrange, repeat
+from grading import compare
+
+from mha_tutorial import Causal, Padding
+from mha_tutorial.reference import row
+
+
+def test_split_heads(answers, rng, sizes):
+    b, n, h, d = sizes(4)
+    x = rng.normal(size=(b, n, h * d))
+    compare(
+        answers.split_heads(x, h),
+        rearrange(x, "b n (h d) -> b h n d", h=h),
+        hint="split the last axis in two, (b, n, h, d), then move the axis of the heads in front of the tokens",
+        mistakes={
+            "it is reshaped in one go, which mixes tokens and heads": x.reshape(b, h, n, d),
+            "the last axis is split as (d, h): every h-th number goes to one head": rearrange(
+                x, "b n (d h) -> b h n d", h=h
+            ),
+        },
+    )
+
+
+def test_merge_heads(answers, rng, sizes):
+    b, n, h, d = sizes(4)
+    heads = rng.normal(size=(b, h, n, d))
+    compare(
+        answers.merge_heads(heads),
+        rearrange(heads, "b h n d -> b n (h d)"),
+        hint="move the axis of the heads back behind the tokens, then join the last two axes",
+        mistakes={
+            "it is reshaped in one go, which mixes tokens and heads": heads.reshape(b, n, h * d),
+            "the heads are interleaved": rearrange(heads, "b h n d -> b n (d h)"),
+        },
+    )
+
+
+def test_causal(answers, sizes):
+    n, m = sorted(sizes(2))
+    compare(
+        answers.causal(n, m),
+        Causal("bottom-right").rows(n, m),
+        hint="the last query sees every key; the one before it all but the last; and so on",
+        mistakes={
+            "the first query stands beside the first key; here the last stands beside the last": Causal(
+                "top-left"
+            ).rows(n, m),
+            "it says what is hidden. True means that the query may look": ~Causal("bottom-right").rows(n, m),
+            "a query does not see its own position": np.tri(n, m, m - n - 1, dtype=bool),
+        },
+    )
+
+
+def test_padding(answers, rng, sizes):
+    b, m = sizes(2)
+    lengths = rng.integers(1, m + 1, size=b)
+    visible = Padding(lengths).rows(1, m, batch=(b,))[:, None]
+    compare(
+        answers.padding(lengths, m),
+        visible,
+        hint="key i is real when i < length; put axes of length one where heads and queries go",
+        mistakes={
+            "it says what is hidden. True means that the key is real": ~visible,
+            "the first key behind each text counts as real": (np.arange(m) <= lengths[:, None])[:, None, None],
+        },
+    )
+
+
+def test_masked_softmax(answers, rng, sizes):
+    b, h, n, m = sizes(4)
+    scores, visible = rng.normal(size=(b, h, n, m)), rng.random((b, 1, n, m)) < 0.6
+    visible[0, 0, 0] = False
+    with np.errstate(invalid="ignore", divide="ignore"):
+        undefined = np.exp(scores) * visible / (np.exp(scores) * visible).sum(axis=-1, keepdims=True)
+    large = np.where(visible, scores, -1e9)
+    compare(
+        answers.masked_softmax(scores, visible),
+        row.softmax(scores, visible),
+        hint="exponentials of hidden scores are 0; divide by their sum over the keys, or by 1 where that is 0",
+        mistakes={
+            "a query that sees nothing gets NaN (0 / 0); it must get zeros": undefined,
+            "a query that sees nothing looks everywhere alike, as large negative scores let it": row.softmax(large),
+            "nothing is hidden": row.softmax(scores),
+            "what is visible and what is hidden are swapped": row.softmax(scores, ~visible),
+        },
+    )
+
+
+def test_share_keys(answers, rng, sizes):
+    b, h_kv, group, m, d_k = sizes(5)
+    keys = rng.normal(size=(b, h_kv, m, d_k))
+    compare(
+        answers.share_keys(keys, h_kv * group),
+        repeat(keys, "b h_kv m d_k -> b (h_kv group) m d_k", group=group),
+        hint="query heads 1 to g share the first keys, the next g the second",
+        mistakes={
+            "the keys are tiled (1 2 1 2); neighbouring heads share (1 1 2 2)": np.tile(keys, (1, group, 1, 1)),
+        },
+    )
