@@ -79,12 +79,10 @@ def draw_hull(values: Array, answers: Array, labels: list[str], ax: Axes) -> Axe
 
 
 def draw_curves(x: Array, curves: dict[str, Array], ax: Axes) -> Axes:
-    """Draw curves over powers of two, each named at its end."""
-    for number, (name, y) in enumerate(curves.items()):
-        color = head_color(number)
-        ax.plot(x, y, color=color, marker="o", markersize=4)
-        above = (x[-1], max(y[-2:]))
-        ax.annotate(name, above, xytext=(0, 8), textcoords="offset points", ha="right", color=color)
+    """Draw curves over powers of two, each in the colour in which a legend names it."""
+    draw_lines(x, curves, ax)
+    for line in ax.lines:
+        line.set(marker="o", markersize=4)
     ax.set_xscale("log", base=2)
     ax.set_xticks(x, [f"{tick:g}" for tick in x])
     ax.minorticks_off()

@@ -47,7 +47,7 @@ def test_hull_shows_values_and_answers(ax):
 
 def test_curves_are_named(ax):
     figures.draw_curves(np.array([1, 4, 16]), {"a": [3, 2, 1], "b": [1, 1, 1]}, ax)
-    assert texts(ax) == ["a", "b"]
+    assert [entry.get_text() for entry in ax.get_legend().get_texts()] == ["a", "b"]
     assert ax.lines[0].get_xydata().tolist() == [[1, 3], [4, 2], [16, 1]]
     assert ax.get_xscale() == "log"
     assert ax.get_ylim()[0] == 0
