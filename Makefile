@@ -67,7 +67,7 @@ edits: $(BIN)/.installed
 
 mutants: $(BIN)/.installed
 	rm -rf mutants
-	$(BIN)/mutmut run
+	OMP_NUM_THREADS=1 $(BIN)/mutmut run  # mutants are forked, and threads do not survive that
 	$(BIN)/mutmut results
 
 clean:

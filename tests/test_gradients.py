@@ -9,7 +9,7 @@ from mha_tutorial.gradients import Gradients, backward, through_product
 from mha_tutorial.reference import column, row
 from tests.helpers import GROUPS, assert_close, in_both_conventions
 
-B, D_MODEL, N, M, D_K, D_V = 2, 5, 3, 4, 2, 3  # small: every entry is moved twice
+B, D_MODEL, N, M, D_K, D_V, D_KEY, D_VALUE = 2, 11, 5, 7, 3, 13, 17, 19  # all different, as everywhere
 MASKS = {
     "no mask": None,
     "array": np.random.default_rng(3).random((B, 1, M, N)) < 0.6,
@@ -18,16 +18,16 @@ MASKS = {
 }
 
 
-def draw(rng, h=3, h_kv=3, bias=True):
+def draw(rng, h=4, h_kv=4, bias=True):
     weights = ColumnWeights.random(rng, D_MODEL, h, h_kv, d_k=D_K, d_v=D_V, bias=bias).arrays()
-    for name, width in (("W_k", 6), ("W_v", 7)):
+    for name, width in (("W_k", D_KEY), ("W_v", D_VALUE)):
         weights[name] = rng.normal(size=(*weights[name].shape[:2], width))
     return ColumnWeights(**weights)
 
 
 @pytest.fixture
 def inputs(rng):
-    return rng.normal(size=(B, D_MODEL, N)), rng.normal(size=(B, 6, M)), rng.normal(size=(B, 7, M))
+    return rng.normal(size=(B, D_MODEL, N)), rng.normal(size=(B, D_KEY, M)), rng.normal(size=(B, D_VALUE, M))
 
 
 def transposed(visible):
@@ -200,6 +200,19 @@ def test_what_a_blind_query_holds_reaches_no_gradient(convention, inputs, rng):
         assert np.array_equal(after[name], gradient), name
 
 
+@in_both_conventions
+def test_a_value_hidden_from_one_query_leaves_its_gradient_alone(convention, inputs, rng):
+    """Another query sees it and is lost; nothing of that reaches the first."""
+    weights, output_gradient = draw(rng), rng.normal(size=(B, D_MODEL, N))
+    visible = np.ones((M, N), dtype=bool)
+    visible[3, 0] = False
+    before = in_convention(convention, inputs, weights, output_gradient, visible)
+    inputs[2][..., 3] = np.nan
+    after = in_convention(convention, inputs, weights, output_gradient, visible)
+    assert_close(after.Q[..., 0], before.Q[..., 0])
+    assert np.isnan(after.Q[..., 1:]).all()
+
+
 def test_the_key_bias_has_gradient_zero(inputs, rng):
     """It adds one constant to all scores of a query, which softmax does not see."""
     weights = draw(rng)
@@ -252,7 +265,7 @@ def test_nothing_changes_its_inputs(inputs, rng):
         (
             np.ones((B, N, D_MODEL)),
             ValueError,
-            r"column convention: output_gradient must be like the output, \(2, 5, 3\)",
+            r"column convention: output_gradient must be like the output, \(2, 11, 5\)",
         ),
         (np.ones((B, D_MODEL, N), dtype=int), TypeError, "output_gradient must hold floating-point numbers"),
         (
