@@ -50,24 +50,23 @@ def as_dictionary(gradients):
     return dict(zip("QKV", gradients[:3], strict=True)) | gradients.weights.arrays()
 
 
-def central_differences(loss, array, step=1e-5):
-    differences = np.zeros_like(array)
-    for place in np.ndindex(array.shape):
-        moved = [array.copy(), array.copy()]
-        moved[0][place] += step
-        moved[1][place] -= step
-        differences[place] = (loss(moved[0]) - loss(moved[1])) / (2 * step)
-    return differences
+def central_difference(loss, array, place, step=1e-5):
+    moved = [array.copy(), array.copy()]
+    moved[0][place] += step
+    moved[1][place] -= step
+    return (loss(moved[0]) - loss(moved[1])) / (2 * step)
 
 
 @pytest.mark.equation("eq-grad-product")
 def test_product_rule_entry_by_entry(rng):
     A, B, gradient = rng.normal(size=(2, 3)), rng.normal(size=(3, 5)), rng.normal(size=(2, 5))
     for_A, for_B = through_product(gradient, A, B)
-    assert_close(
-        for_A, central_differences(lambda A: (gradient * (A @ B)).sum(), A, step=1.0)
-    )  # exact: it is linear
-    assert_close(for_B, central_differences(lambda B: (gradient * (A @ B)).sum(), B, step=1.0))
+    for place in np.ndindex(A.shape):  # a step of one is exact: the loss is linear in each factor
+        slope = central_difference(lambda A: (gradient * (A @ B)).sum(), A, place, step=1.0)
+        assert_close(for_A[place], slope)
+    for place in np.ndindex(B.shape):
+        slope = central_difference(lambda B: (gradient * (A @ B)).sum(), B, place, step=1.0)
+        assert_close(for_B[place], slope)
 
 
 @in_both_conventions
@@ -81,13 +80,18 @@ def test_gradients_are_central_differences(convention, visible, inputs, rng):
         def loss(changed, name=name):
             now = moved | {name: changed}
             layer = ColumnWeights(**{key: now[key] for key in weights.arrays()})
-            return (
-                output_gradient * column.multi_head(now["Q"], now["K"], now["V"], layer, visible=visible).output
-            ).sum()
+            trace = column.multi_head(now["Q"], now["K"], now["V"], layer, visible=visible)
+            return (output_gradient * trace.output).sum()
 
-        expected = central_differences(loss, array)
-        largest = np.abs(expected if name != "b_k" else output_gradient).max()  # the key bias has gradient zero
-        np.testing.assert_allclose(found[name], expected, rtol=1e-6, atol=1e-6 * largest, err_msg=name)
+        places = [tuple(rng.integers(array.shape)) for _ in range(30)]
+        largest = np.abs(found[name] if name != "b_k" else output_gradient).max()  # the key bias has gradient zero
+        np.testing.assert_allclose(
+            [found[name][place] for place in places],
+            [central_difference(loss, array, place) for place in places],
+            rtol=1e-6,
+            atol=1e-6 * largest,
+            err_msg=name,
+        )
 
 
 def torch_gradients(inputs, weights, output_gradient, visible, scale):
