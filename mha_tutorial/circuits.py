@@ -10,14 +10,15 @@ from .weights import ColumnWeights, RowWeights
 
 
 def absorb(
-    weights: ColumnWeights,
+    weights: ColumnWeights | RowWeights,
     first_q: Float[Array, "d_model d_q"],
     first_k: Float[Array, "d_model d_k"],
     first_v: Float[Array, "d_model d_v"],
-) -> ColumnWeights:
+) -> ColumnWeights | RowWeights:
     """Take linear maps that come before the projections into them.
 
-    Computes :eq:`eq-absorb` (for rows :eq:`eq-absorb-row`): ``W_q (first_q X)`` is ``(W_q first_q) X``.
+    Computes :eq:`eq-absorb`: ``W_q (first_q X)`` is ``(W_q first_q) X``. With `RowWeights`, where maps
+    have the shape ``(d_q, d_model)``, it is :eq:`eq-absorb-row`: ``(X first_q) W_q`` is ``X (first_q W_q)``.
 
     Examples
     --------
@@ -25,6 +26,8 @@ def absorb(
     >>> absorb(weights, np.ones((6, 7)), np.ones((6, 7)), np.ones((6, 7))).widths
     (7, 7, 7)
     """
+    if isinstance(weights, RowWeights):
+        return absorb(weights.T, first_q.mT, first_k.mT, first_v.mT).T
     return dataclasses.replace(
         weights, W_q=weights.W_q @ first_q, W_k=weights.W_k @ first_k, W_v=weights.W_v @ first_v
     )
@@ -62,11 +65,13 @@ def qk(weights: ColumnWeights | RowWeights) -> Float[Array, "h d_key d_query"]:
 
 
 def change_basis(
-    weights: ColumnWeights, inner: Float[Array, "h_kv d_k d_k"], values: Float[Array, "h_kv d_v d_v"]
-) -> ColumnWeights:
+    weights: ColumnWeights | RowWeights,
+    inner: Float[Array, "h_kv d_k d_k"],
+    values: Float[Array, "h_kv d_v d_v"],
+) -> ColumnWeights | RowWeights:
     """Rewrite a layer in other coordinates inside its heads; what it computes stays the same.
 
-    Computes :eq:`eq-gauge` (for rows :eq:`eq-gauge-row`), biases included. Query heads that share a
+    Computes :eq:`eq-gauge`, with `RowWeights` :eq:`eq-gauge-row`, biases included. Query heads that share a
     key-value head share its change of basis.
 
     Parameters
@@ -89,6 +94,8 @@ def change_basis(
     >>> np.allclose(qk(doubled), qk(weights))
     True
     """
+    if isinstance(weights, RowWeights):
+        return change_basis(weights.T, inner, values).T
     for_queries, for_output = (np.repeat(matrices, weights.group, axis=0) for matrices in (inner, values))
     for_keys = np.linalg.inv(inner).mT
     changed = {

@@ -26,7 +26,8 @@ def test_maps_before_the_projections_are_absorbed(rng):
     absorbed = circuits.absorb(weights, *maps)
     assert_close(column.multi_head(X, X, X, absorbed).output, outside.output)
     by_rows = row.multi_head(*(X.T @ first.T for first in maps), weights.T)
-    assert_close(row.multi_head(X.T, X.T, X.T, absorbed.T).output, by_rows.output)
+    absorbed_by_rows = circuits.absorb(weights.T, *(first.T for first in maps))
+    assert_close(row.multi_head(X.T, X.T, X.T, absorbed_by_rows).output, by_rows.output)
 
 
 @pytest.mark.equation("eq-residual-attention", "eq-residual-attention-row", "eq-papers-attention")
@@ -84,7 +85,8 @@ def test_coordinates_inside_a_head_do_not_matter(seed, h, h_kv, bias):
     assert not np.allclose(after.queries, before.queries)
     for step in ("attention", "output"):
         assert_close(getattr(after, step), getattr(before, step))
-    by_rows = row.multi_head(X.T, X.T, X.T, changed.T, visible=Causal())
+    by_rows = circuits.change_basis(weights.T, inner, values)
+    by_rows = row.multi_head(X.T, X.T, X.T, by_rows, visible=Causal())
     assert_close(by_rows.output, before.output.T)
     assert_close(circuits.ov(changed), circuits.ov(weights))
     assert_close(circuits.qk(changed), circuits.qk(weights))
