@@ -2,6 +2,8 @@
 
 import importlib.util
 import os
+import traceback
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -17,47 +19,65 @@ class Answers:
         spec = importlib.util.spec_from_file_location(f"answers_{name}", ANSWERS / f"{name}.py")
         self._module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(self._module)
+        self.warnings: list[str] = []  # of the last call
 
     def __getattr__(self, name):
-        function = getattr(self._module, name)
+        function, unfilled = getattr(self._module, name), None
 
         def called(*arguments):
+            nonlocal unfilled
             given = [np.copy(argument) if isinstance(argument, np.ndarray) else argument for argument in arguments]
-            try:
-                result = function(*given)
-            except NotImplementedError:
-                result = NotImplemented
-            if result is NotImplemented:
-                pytest.fail(f"{name} is not filled in yet", pytrace=False)
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                try:
+                    result = function(*given)
+                except NotImplementedError as error:
+                    unfilled = traceback.extract_tb(error.__traceback__)[-1].name
+            if unfilled:
+                pytest.fail(f"{unfilled} is not filled in yet", pytrace=False)
             if any(not np.array_equal(*pair) for pair in zip(given, arguments, strict=True)):
                 pytest.fail(f"{name} changes what it is given; it should make a new array", pytrace=False)
+            self.warnings = [str(warning.message) for warning in caught]
             return result
 
         return called
 
 
+def several(answers, count: int, hint: str) -> tuple:
+    """Take the answers of a function that returns more than one array."""
+    if not isinstance(answers, tuple | list) or len(answers) != count:
+        what = f"{len(answers)} of them" if isinstance(answers, tuple | list) else type(answers).__name__
+        pytest.fail(f"Not yet: expected {count} arrays, got {what}.\nHint: {hint}.", pytrace=False)
+    return tuple(answers)
+
+
 def compare(answer, right, hint: str, mistakes: dict | None = None) -> None:
     """Compare an answer with the right one; where it is wrong, name the mistake that gives just that, or hint."""
     right = np.asarray(right)
-    if not isinstance(answer, np.ndarray | np.generic | int):
-        pytest.fail(f"expected an array, got {type(answer).__name__}\nHint: {hint}.", pytrace=False)
+    if not isinstance(answer, np.ndarray | np.generic | int | float):
+        pytest.fail(f"Not yet: expected an array, got {type(answer).__name__}.\nHint: {hint}.", pytrace=False)
     answer = np.asarray(answer)
     if same(answer, right):
         return
     for mistake, value in (mistakes or {}).items():
         if same(answer, np.asarray(value)):
             pytest.fail(f"Not yet: {mistake}.", pytrace=False)
-    wrong = (
-        f"expected the shape {right.shape}, got {answer.shape}"
-        if answer.shape != right.shape
-        else f"expected {right.dtype}, got {answer.dtype}"
-        if answer.dtype.kind != right.dtype.kind
-        else "the shape is right, the numbers are not"
-    )
+    if answer.shape != right.shape:
+        wrong = f"expected the shape {right.shape}, got {answer.shape}"
+    elif _kind(answer) != _kind(right) or answer.dtype.itemsize < right.dtype.itemsize:
+        wrong = f"expected {right.dtype}, got {answer.dtype}"
+    else:
+        wrong = "the shape is right, the numbers are not"
     pytest.fail(f"Not yet: {wrong}.\nHint: {hint}.", pytrace=False)
 
 
 def same(one: np.ndarray, other: np.ndarray) -> bool:
-    """Whether two arrays have one shape, one kind of numbers, and agree to nine digits."""
-    alike = one.shape == other.shape and one.dtype.kind == other.dtype.kind
-    return alike and np.allclose(one, other, rtol=1e-9, equal_nan=True)
+    """Whether two arrays have one shape, one kind of numbers, and agree to nine digits of the largest."""
+    if one.shape != other.shape or _kind(one) != _kind(other):
+        return False
+    finite = np.abs(other[np.isfinite(other)], dtype=float)
+    return np.allclose(one, other, rtol=1e-9, atol=1e-9 * finite.max(initial=0), equal_nan=True)
+
+
+def _kind(array: np.ndarray) -> str:
+    return "i" if array.dtype.kind == "u" else array.dtype.kind

@@ -1,7 +1,7 @@
 """Grades gradients.py."""
 
 import numpy as np
-from grading import compare
+from grading import compare, several
 
 from mha_tutorial import RowWeights
 from mha_tutorial.gradients import backward, through_product
@@ -12,7 +12,8 @@ def test_product_backward(answers, rng, sizes):
     p, q, r = sizes(3)
     A, B, dC = rng.normal(size=(p, q)), rng.normal(size=(q, r)), rng.normal(size=(p, r))
     hint = "every gradient is shaped like what it belongs to, and there is one product of each shape"
-    for answer, right in zip(answers.product_backward(A, B, dC), through_product(dC, A, B), strict=True):
+    found = several(answers.product_backward(A, B, dC), 2, hint)
+    for answer, right in zip(found, through_product(dC, A, B), strict=True):
         compare(answer, right, hint)
 
 
@@ -41,13 +42,18 @@ def test_attention_backward(answers, rng, sizes):
     Q, K, V, dO = (rng.normal(size=shape) for shape in ((n, d_k), (m, d_k), (m, d_v), (n, d_v)))
     alone = RowWeights(np.eye(d_k)[None], np.eye(d_k)[None], np.eye(d_v)[None], np.eye(d_v)[None])
     right = backward(dO, row.multi_head(Q, K, V, alone), Q, K, V, alone)[:3]
+    unscaled = backward(dO, row.multi_head(Q, K, V, alone, row.dot_product), Q, K, V, alone, scale=1)
     hints = {
         "Q": "through the softmax to the scores, then each query collects the keys",
         "K": "each key collects the queries that scored it",
         "V": "each value collects dO with the weights it was given",
     }
-    for (name, hint), answer, expected in zip(
-        hints.items(), answers.attention_backward(Q, K, V, dO), right, strict=True
-    ):
-        mistakes = {} if name == "V" else {f"d{name} lacks the factor 1 / sqrt(d_k)": expected * np.sqrt(d_k)}
+    found = several(answers.attention_backward(Q, K, V, dO), 3, "in the order dQ, dK, dV")
+    for (name, hint), answer, expected in zip(hints.items(), found, right, strict=True):
+        mistakes = {"the scores of the forward pass are not divided by sqrt(d_k)": getattr(unscaled, name)}
+        if name != "V":
+            mistakes |= {
+                f"d{name} lacks the factor 1 / sqrt(d_k)": expected * np.sqrt(d_k),
+                f"d{name} has the factor 1 / sqrt(d_k) twice": expected / np.sqrt(d_k),
+            }
         compare(answer, expected, f"d{name}: {hint}", mistakes)

@@ -1,7 +1,7 @@
 """Grades heads.py."""
 
 import numpy as np
-from grading import compare
+from grading import compare, several
 
 from mha_tutorial import ColumnWeights
 from mha_tutorial.counting import parameters, unfilled
@@ -51,8 +51,8 @@ def test_concatenated_output(answers, rng, sizes):
 def test_to_rows(answers, rng, sizes):
     d_model, h, d_k, d_v = sizes(4)
     weights = ColumnWeights.random(rng, d_model, h, d_k=d_k, d_v=d_v, bias=False)
-    W_q, W_o = answers.to_rows(weights.W_q, weights.W_o)
     hint = "(W X)^T = X^T W^T: every matrix is transposed, and the heads stay where they are"
+    W_q, W_o = several(answers.to_rows(weights.W_q, weights.W_o), 2, hint)
     compare(W_q, weights.T.W_q, hint, {"W_q is reshaped, not transposed": weights.W_q.reshape(h, d_model, d_k)})
     compare(W_o, weights.T.W_o, hint, {"W_o is reshaped, not transposed": weights.W_o.reshape(h, d_v, d_model)})
 
@@ -64,7 +64,7 @@ def test_parameters(answers, sizes):
     compare(
         answers.parameters(d_model, h, h_kv, d_k, d_v),
         parameters(layer),
-        hint="four matrices: W_q and W_o for h heads, W_k and W_v for h_kv; and a bias for what each puts out",
+        hint="a whole number: four matrices, W_q and W_o for h heads, W_k and W_v for h_kv, and a bias for each",
         mistakes={
             "the biases are missing": parameters(unfilled(d_model, h, h_kv, d_k, d_v, bias=False)),
             "keys and values are counted for all h heads": parameters(unfilled(d_model, h, h, d_k, d_v)),

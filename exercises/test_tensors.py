@@ -1,6 +1,7 @@
 """Grades tensors.py."""
 
 import numpy as np
+import pytest
 from einops import rearrange, repeat
 from grading import compare
 
@@ -17,6 +18,7 @@ def test_split_heads(answers, rng, sizes):
         hint="split the last axis in two, (b, n, h, d), then move the axis of the heads in front of the tokens",
         mistakes={
             "it is reshaped in one go, which mixes tokens and heads": x.reshape(b, h, n, d),
+            "the heads still stand behind the tokens": x.reshape(b, n, h, d),
             "the last axis is split as (d, h): every h-th number goes to one head": rearrange(
                 x, "b n (d h) -> b h n d", h=h
             ),
@@ -75,18 +77,27 @@ def test_masked_softmax(answers, rng, sizes):
     visible[0, 0, 0] = False
     with np.errstate(invalid="ignore", divide="ignore"):
         undefined = np.exp(scores) * visible / (np.exp(scores) * visible).sum(axis=-1, keepdims=True)
-    large = np.where(visible, scores, -1e9)
     compare(
         answers.masked_softmax(scores, visible),
         row.softmax(scores, visible),
         hint="exponentials of hidden scores are 0; divide by their sum over the keys, or by 1 where that is 0",
         mistakes={
             "a query that sees nothing gets NaN (0 / 0); it must get zeros": undefined,
-            "a query that sees nothing looks everywhere alike, as large negative scores let it": row.softmax(large),
+            "hidden scores are a large negative number, so a query that sees nothing looks everywhere alike": (
+                row.softmax(np.where(visible, scores, -1e9))
+            ),
+            "hidden scores are lowered by 1e9, all of them alike where a query sees nothing": (
+                row.softmax(scores - 1e9 * ~visible)
+            ),
+            "hidden scores are lowered by 1e4, all of them alike where a query sees nothing": (
+                row.softmax(scores - 1e4 * ~visible)
+            ),
             "nothing is hidden": row.softmax(scores),
             "what is visible and what is hidden are swapped": row.softmax(scores, ~visible),
         },
     )
+    if answers.warnings:
+        pytest.fail(f"Right, but it warns: {answers.warnings[0]}.", pytrace=False)
 
 
 def test_share_keys(answers, rng, sizes):

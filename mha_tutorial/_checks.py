@@ -7,6 +7,7 @@ import numpy as np
 from numpy import ndarray as Array
 
 from .masks import Mask
+from .trace import Trace
 from .weights import ColumnWeights, RowWeights
 
 
@@ -135,6 +136,34 @@ class Convention(NamedTuple):
                 f"and d_v={weights.d_v}, got {heads.shape}"
             )
 
+    def check_trace(self, trace, Q: Array, K: Array, weights) -> None:
+        """Refuse a trace that other inputs, other weights or the other convention left behind."""
+        if not isinstance(trace, Trace):
+            raise TypeError(f"{self} trace must be the Trace that multi_head returned, got {type(trace).__name__}")
+        n, m, d_k, d_v = Q.shape[self.tokens], K.shape[self.tokens], weights.d_k, weights.d_v
+        steps = {
+            "queries": (weights.h, d_k, n),
+            "keys": (weights.h_kv, d_k, m),
+            "values": (weights.h_kv, d_v, m),
+            "scores": (weights.h, m, n),
+            "attention": (weights.h, m, n),
+            "heads": (weights.h, d_v, n),
+            "output": (weights.d_model, n),
+        }
+        shapes = {
+            name: (*Q.shape[:-2], *heads, *self.axes(features, tokens))
+            for name, (*heads, features, tokens) in steps.items()
+        }
+        fits_transposed = all(getattr(trace.T, name).shape == shape for name, shape in shapes.items())
+        for name, shape in shapes.items():
+            step = getattr(trace, name)
+            self.check_type(f"trace.{name}", step, "weights", weights)
+            if step.shape != shape:
+                raise ValueError(
+                    f"{self} trace.{name} must be {shape} for these inputs and weights, got {step.shape}."
+                    + (" Did you mean trace.T?" if fits_transposed else "")
+                )
+
     def check_scores(self, scores: Array, Q: Array, K: Array) -> None:
         """Refuse what a score function returned if it is not one number per key and query."""
         expected = (*Q.shape[:-2], *self.axes(K.shape[self.tokens], Q.shape[self.tokens]))
@@ -239,9 +268,18 @@ _ADVICE = (
 )
 
 
+def convention_of(weights) -> Convention:
+    """The convention that weights of either kind belong to."""
+    for convention in (COLUMNS, ROWS):
+        if isinstance(weights, convention.weights):
+            return convention
+    hint = " Did you mean its .weights?" if isinstance(getattr(weights, "weights", None), RowWeights) else ""
+    raise TypeError(f"weights must be ColumnWeights or RowWeights, got {type(weights).__name__}.{hint}")
+
+
 def check_positive(name: str, number) -> float:
     """A positive finite number as a Python float, which leaves the type of an array alone."""
-    if isinstance(number, str | np.ndarray) or not 0 < number < np.inf:
+    if not isinstance(number, int | float | np.integer | np.floating) or not 0 < number < np.inf:
         raise ValueError(f"{name} must be a positive number, got {number!r}")
     return float(number)
 

@@ -4,6 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ._checks import convention_of
+from ._sizes import complete, count
 from .weights import ColumnWeights, RowWeights
 
 
@@ -34,14 +36,17 @@ def unfilled(
 ) -> ColumnWeights:
     """Weights of a given size that take no memory, to count with: every entry is the same zero.
 
+    Raises
+    ------
+    TypeError, ValueError
+        What `ColumnWeights.random` raises.
+
     Examples
     --------
     >>> unfilled(d_model=12288, h=96).parameter_count
     604028928
     """
-    h_kv = h if h_kv is None else h_kv
-    d_k = d_model // h if d_k is None else d_k
-    d_v = d_model // h if d_v is None else d_v
+    d_model, h, h_kv, d_k, d_v = complete(d_model, h, h_kv, d_k, d_v)
     shapes: dict[str, tuple[int, ...]] = {
         "W_q": (h, d_k, d_model),
         "W_k": (h_kv, d_k, d_model),
@@ -64,6 +69,7 @@ def parameters(weights: ColumnWeights | RowWeights) -> int:
     >>> [parameters(unfilled(512, h, bias=False)) for h in (1, 8, 64)]
     [1048576, 1048576, 1048576]
     """
+    convention_of(weights)
     h, h_kv, d_k, d_v, d_model = weights.h, weights.h_kv, weights.d_k, weights.d_v, weights.d_model
     d_query, d_key, d_value = weights.widths
     matrices = h * d_k * d_query + h_kv * d_k * d_key + h_kv * d_v * d_value + h * d_v * d_model
@@ -84,12 +90,19 @@ def multiply_adds(weights: ColumnWeights | RowWeights, n: int, m: int | None = N
     m
         The number of keys, `n` if left out.
 
+    Raises
+    ------
+    TypeError, ValueError
+        If a length is not a whole number, or negative.
+
     Examples
     --------
     >>> multiply_adds(unfilled(512, 8), n=1024).total == 4 * 1024 * 512**2 + 2 * 1024**2 * 512
     True
     """
-    m = n if m is None else m
+    convention_of(weights)
+    n = count("n", n, least=0)
+    m = n if m is None else count("m", m, least=0)
     h, h_kv, d_k, d_v = weights.h, weights.h_kv, weights.d_k, weights.d_v
     d_query, d_key, d_value = weights.widths
     return Costs(
@@ -130,7 +143,9 @@ def activation_bytes(weights: ColumnWeights | RowWeights, n: int, m: int | None 
     >>> steps.scores / 2**30
     2.0
     """
-    m = n if m is None else m
+    convention_of(weights)
+    n = count("n", n, least=0)
+    m = n if m is None else count("m", m, least=0)
     h, h_kv, d_k, d_v = weights.h, weights.h_kv, weights.d_k, weights.d_v
     numbers = Costs(
         queries=h * n * d_k,

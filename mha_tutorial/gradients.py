@@ -7,7 +7,8 @@ import numpy as np
 from jaxtyping import Float
 from numpy import ndarray as Array
 
-from ._checks import COLUMNS, ROWS
+from ._checks import check_positive, convention_of
+from .reference.column import weigh
 from .trace import Trace
 from .weights import ColumnWeights, RowWeights
 
@@ -29,12 +30,22 @@ def through_product(
     Computes :eq:`eq-grad-product`. Factors that are shared among the leading axes get one gradient for
     each place where they are used; their sum is the whole.
 
+    Raises
+    ------
+    ValueError
+        If the shapes are not those of a product and its factors.
+
     Examples
     --------
     >>> for_A, for_B = through_product(np.ones((1, 2)), np.array([[3.0]]), np.array([[5.0, 7.0]]))
     >>> for_A.tolist(), for_B.tolist()
     ([[12.0]], [[3.0, 3.0]])
     """
+    if A.shape[-1:] != B.shape[-2:-1] or gradient.shape[-2:] != (*A.shape[-2:-1], *B.shape[-1:]):
+        raise ValueError(
+            "the gradient of a product (p, q) @ (q, r) must be (..., p, r), "
+            f"got {gradient.shape} for {A.shape} @ {B.shape}"
+        )
     return gradient @ B.mT, A.mT @ gradient
 
 
@@ -58,14 +69,16 @@ def backward(
     :eq:`eq-grad-keys-row`, :eq:`eq-grad-weights-row` and :eq:`eq-grad-inputs-row`.
 
     A mask needs no mention: a hidden score is minus infinity in the trace and gets no gradient. A query
-    that sees nothing has gradient zero, and so has a key that no query sees, whatever either holds.
+    that sees nothing has gradient zero, and so has a key that no query sees, whatever either holds. What
+    is not finite reaches the gradients of those who see it, and of the weights, and no others.
 
     Parameters
     ----------
     output_gradient
         The derivative of the loss by each number of the output.
     trace
-        What ``multi_head(Q, K, V, weights, score, visible)`` returned.
+        What ``multi_head(Q, K, V, weights, score, visible)`` returned. That its shapes fit is checked;
+        that it was computed from these inputs, weights and this scale is not.
     scale
         The factor between inner product and score: ``1/sqrt(d_k)`` if left out, as in
         `scaled_dot_product`; 1 for `dot_product`. Other scores have other derivatives.
@@ -80,7 +93,8 @@ def backward(
     Raises
     ------
     TypeError, ValueError
-        If inputs and weights do not fit, as in `multi_head`, or `output_gradient` is not like the output.
+        If inputs and weights do not fit, as in `multi_head`, the trace does not fit them,
+        `output_gradient` is not like the output, or `scale` is not a positive number.
 
     Examples
     --------
@@ -92,11 +106,11 @@ def backward(
     >>> gradients.Q.shape, gradients.weights.W_o.shape
     ((6, 5), (2, 6, 3))
     """
-    convention = ROWS if isinstance(weights, RowWeights) else COLUMNS
+    convention = convention_of(weights)
     convention.check_inputs(Q, K, V, weights)
+    convention.check_trace(trace, Q, K, weights)
     convention.check_like("output_gradient", output_gradient, "the output", trace.output)
-    if scale is None:
-        scale = 1 / math.sqrt(weights.d_k)
+    scale = 1 / math.sqrt(weights.d_k) if scale is None else check_positive("scale", scale)
     if isinstance(weights, ColumnWeights):
         return _backward(output_gradient, trace, Q, K, V, weights, scale)
     as_columns = _backward(output_gradient.mT, trace.T, Q.mT, K.mT, V.mT, weights.T, scale)
@@ -106,24 +120,39 @@ def backward(
 def _backward(
     dY: Array, trace: Trace, Q: Array, K: Array, V: Array, weights: ColumnWeights, scale: float
 ) -> Gradients:
+    """Compute in at least 32 bits, of which the sums need more than 16, and round at the end."""
+    dtype = weights.dtype
+    wide = np.promote_types(dtype, np.float32)
+    dY, *steps, Q, K, V = (x.astype(wide, copy=False) for x in (dY, *trace, Q, K, V))
+    with np.errstate(invalid="ignore", over="ignore"):  # anything may stand where no query looks
+        *d_inputs, d_weights = _through_all_steps(dY, Trace(*steps), Q, K, V, _cast(weights, wide), scale)
+        dQ, dK, dV = (x.astype(dtype, copy=False) for x in d_inputs)
+        return Gradients(dQ, dK, dV, _cast(d_weights, dtype))
+
+
+def _through_all_steps(
+    dY: Array, trace: Trace, Q: Array, K: Array, V: Array, weights: ColumnWeights, scale: float
+) -> tuple[Array, Array, Array, ColumnWeights]:
     hidden: Array = np.isneginf(trace.scores)  # (*b, h, m, n)
     blind = np.all(hidden, axis=-2, keepdims=True)  # queries that see no key
     unseen = np.all(_by_group(np.all(hidden, axis=-1, keepdims=True).mT, weights), axis=-3)  # keys no query sees
-    keys, values = (np.repeat(np.where(unseen, 0, x), weights.group, axis=-3) for x in (trace.keys, trace.values))
-    queries, A = np.where(blind, 0, trace.queries), trace.attention
+    keys, values = (np.repeat(x, weights.group, axis=-3) for x in (trace.keys, trace.values))
 
+    A = np.where(hidden, 0, trace.attention)
     dW_o, d_heads = through_product(dY[..., None, :, :], weights.W_o, trace.heads)
-    d_values, dA = through_product(d_heads, values, A)
-    dA = np.where(hidden, 0, dA)
-    dS = A * (dA - (A * dA).sum(axis=-2, keepdims=True)) * scale
-    d_keys_transposed, d_queries = through_product(dS, keys.mT, queries)
-    d_keys, d_values = (_by_group(x, weights).sum(axis=-3) for x in (d_keys_transposed.mT, d_values))
+    dA = np.where(hidden, 0, values.mT @ d_heads)
+    dS = np.where(hidden, 0, A * (dA - (A * dA).sum(axis=-2, keepdims=True)) * scale)
+    # the products with A and with dS: nothing hidden may pass through their zeros
+    d_values = weigh(d_heads, A.mT, ~hidden.mT)
+    d_queries = weigh(keys, dS, ~hidden)
+    d_keys = weigh(trace.queries, dS.mT, ~hidden.mT)
+    d_keys, d_values = (_by_group(x, weights).sum(axis=-3) for x in (d_keys, d_values))
 
     dQ, dW_q, db_q = _through_projection(d_queries, weights.W_q, weights.b_q, Q, blind)
     dK, dW_k, db_k = _through_projection(d_keys, weights.W_k, weights.b_k, K, unseen)
     dV, dW_v, db_v = _through_projection(d_values, weights.W_v, weights.b_v, V, unseen)
     db_o = None if weights.b_o is None else _over_batch(dY.sum(axis=-1), 1)
-    return Gradients(dQ, dK, dV, ColumnWeights(dW_q, dW_k, dW_v, _over_batch(dW_o, 3), db_q, db_k, db_v, db_o))
+    return dQ, dK, dV, ColumnWeights(dW_q, dW_k, dW_v, _over_batch(dW_o, 3), db_q, db_k, db_v, db_o)
 
 
 def _through_projection(
@@ -142,3 +171,7 @@ def _by_group(heads: Array, weights: ColumnWeights) -> Array:
 def _over_batch(array: Array, axes: int) -> Array:
     """Sum over all but the last axes."""
     return array.sum(axis=tuple(range(array.ndim - axes)))
+
+
+def _cast(weights: ColumnWeights, dtype) -> ColumnWeights:
+    return ColumnWeights(**{name: array.astype(dtype, copy=False) for name, array in weights.arrays().items()})

@@ -7,6 +7,7 @@ from jaxtyping import Float
 from numpy import ndarray as Array
 
 from ._checks import ROWS as convention
+from ._sizes import count
 from .reference import row
 from .weights import RowWeights
 
@@ -19,15 +20,18 @@ def split_heads(tokens: Float[Array, "*b n hd"], h: int) -> Float[Array, "*b h n
 
     Raises
     ------
-    ValueError
-        If the tokens cannot be cut into `h` equal pieces.
+    TypeError, ValueError
+        If the tokens are not an array with two axes or more, `h` is not a whole number of at least 1, or
+        they cannot be cut into `h` equal pieces.
 
     Examples
     --------
     >>> split_heads(np.arange(8.0).reshape(2, 4), h=2).tolist()
     [[[0.0, 1.0], [4.0, 5.0]], [[2.0, 3.0], [6.0, 7.0]]]
     """
+    _check_axes("tokens", tokens, "(..., n, h d)", 2)
     *batch, n, width = tokens.shape
+    h = count("h", h)
     if width % h:
         raise ValueError(f"{width} numbers a token cannot be cut into {h} equal heads")
     return tokens.reshape(*batch, n, h, width // h).swapaxes(-2, -3)
@@ -38,12 +42,18 @@ def merge_heads(heads: Float[Array, "*b h n d"]) -> Float[Array, "*b n hd"]:
 
     Computes :eq:`eq-merge-heads`.
 
+    Raises
+    ------
+    TypeError, ValueError
+        If the heads are not an array with three axes or more.
+
     Examples
     --------
     >>> tokens = np.arange(8.0).reshape(2, 4)
     >>> np.array_equal(merge_heads(split_heads(tokens, h=2)), tokens)
     True
     """
+    _check_axes("heads", heads, "(..., h, n, d)", 3)
     *batch, h, n, d = heads.shape
     return heads.swapaxes(-2, -3).reshape(*batch, n, h * d)
 
@@ -109,3 +119,10 @@ def eleven_steps(x: Float[Array, "b n d_model"], weights: RowWeights) -> dict[st
     W_o = weights.W_o.reshape(h * d, weights.d_model)
     steps["output"] = steps["merge"] @ W_o + (0 if weights.b_o is None else weights.b_o)
     return steps
+
+
+def _check_axes(name: str, array: Array, axes: str, least: int) -> None:
+    if not isinstance(array, np.ndarray):
+        raise TypeError(f"{name} must be a NumPy array {axes}, got {type(array).__name__}")
+    if array.ndim < least:
+        raise ValueError(f"{name} must be {axes}, got shape {array.shape}")

@@ -23,13 +23,21 @@ def two_heads(first: Float[Array, " m"], second: Float[Array, " m"]) -> ColumnWe
 
     A score is the logarithm of the weight it is to give; -100 stands for the logarithm of zero.
 
+    Raises
+    ------
+    TypeError, ValueError
+        If the weights of an average are not of one length, negative, or do not sum to one.
+
     Examples
     --------
     >>> first, second = np.array([0.5, 0.5, 0.0]), np.array([0.0, 0.0, 1.0])
     >>> float(error(two_heads(first, second), first, second)) < 1e-12
     True
     """
+    _check_averages(first, second)
     wanted = np.stack([first, second])
+    if not np.allclose(wanted.sum(axis=1), 1):
+        raise ValueError(f"the weights of an average must sum to one, got sums {wanted.sum(axis=1).tolist()}")
     scores = np.log(wanted, out=np.full(wanted.shape, -100.0), where=wanted > 0)
     return ColumnWeights(
         W_q=np.ones((2, 1, 1)), W_k=scores[:, None, :], W_v=np.eye(2)[:, None, :], W_o=np.eye(2)[:, :, None]
@@ -42,6 +50,11 @@ def error(weights: ColumnWeights, first: Float[Array, " m"], second: Float[Array
     Exact: the layer's answer is linear in what the tokens hold, so its error is the sum of its squared
     errors when one number is one and all others are zero.
 
+    Raises
+    ------
+    TypeError, ValueError
+        If the weights of the averages are not of one length, or negative, or the layer does not fit the task.
+
     Examples
     --------
     >>> rng, half = np.random.default_rng(0), np.array([0.5, 0.5])
@@ -49,6 +62,7 @@ def error(weights: ColumnWeights, first: Float[Array, " m"], second: Float[Array
     >>> float(error(nothing, half, half))
     1.0
     """
+    _check_averages(first, second)
     m = len(first)
     query, keys = (np.broadcast_to(x, (2 * m, *x.shape)) for x in inputs(m))
     contents = np.eye(2 * m).reshape(2 * m, 2, m)  # in each, one of the 2 m numbers is one
@@ -79,14 +93,25 @@ def best_single_head_error(first: Float[Array, " m"], second: Float[Array, " m"]
 
     Raises
     ------
-    ValueError
-        If a token counts in both.
+    TypeError, ValueError
+        If the weights are not of one length, or negative, or a token counts in both averages.
 
     Examples
     --------
     >>> best_single_head_error(np.array([1.0, 0.0]), np.array([0.0, 1.0]))
     1.0
     """
+    _check_averages(first, second)
     if np.any(first * second):
         raise ValueError("each token may count in one of the two averages only; here one counts in both")
     return float(min(np.square(first).sum(), np.square(second).sum()))
+
+
+def _check_averages(first: Array, second: Array) -> None:
+    for name, weights in (("first", first), ("second", second)):
+        if not isinstance(weights, np.ndarray) or weights.dtype.kind != "f":
+            raise TypeError(f"{name} must be a NumPy array of floating-point numbers, got {weights!r}")
+        if weights.ndim != 1 or not weights.size or not np.all((weights >= 0) & np.isfinite(weights)):
+            raise ValueError(f"{name} must hold a weight for every token, none negative, got {weights}")
+    if len(first) != len(second):
+        raise ValueError(f"first and second must be of one length, got {len(first)} and {len(second)} weights")

@@ -7,6 +7,8 @@ import numpy as np
 from jaxtyping import Float
 from numpy import ndarray as Array
 
+from ._sizes import complete
+
 
 @dataclass(frozen=True, eq=False)
 class _Weights:
@@ -199,22 +201,11 @@ class ColumnWeights(_Weights):
 
         Raises
         ------
-        ValueError
-            If a size is below 1, `h` does not divide `d_model` and a width was left out, or `h_kv`
-            does not divide `h`.
+        TypeError, ValueError
+            If a size is not a whole number of at least 1, `h` does not divide `d_model` and a width was
+            left out, or `h_kv` does not divide `h`.
         """
-        sizes = {"d_model": d_model, "h": h, "h_kv": h_kv, "d_k": d_k, "d_v": d_v}
-        for name, size in sizes.items():
-            if size is not None and size < 1:
-                raise ValueError(f"{name} must be at least 1, got {size}")
-        if (d_k is None or d_v is None) and d_model % h:
-            raise ValueError(
-                f"d_model ({d_model}) must be divisible by h ({h}); "
-                "pass d_k and d_v to choose a head's widths freely"
-            )
-        h_kv = h if h_kv is None else h_kv
-        d_k = d_model // h if d_k is None else d_k
-        d_v = d_model // h if d_v is None else d_v
+        d_model, h, h_kv, d_k, d_v = complete(d_model, h, h_kv, d_k, d_v)
 
         def draw(*shape, terms):
             return rng.normal(scale=terms**-0.5, size=shape)

@@ -97,3 +97,47 @@ def test_a_change_of_basis_needs_an_inverse(rng):
     weights = draw(rng)
     with pytest.raises(np.linalg.LinAlgError):
         circuits.change_basis(weights, np.zeros((3, 5, 5)), np.stack([np.eye(7)] * 3))
+
+
+@in_both_conventions
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_maps_that_the_weights_cannot_read_are_refused(convention, which, rng):
+    weights = convention.lay_weights(draw(rng))
+    name = ("first_q", "first_k", "first_v")[which]
+    maps = [convention.lay(np.ones((19, 23))) for _ in range(3)]
+    for wrong, error, message in (
+        (maps[which].T, ValueError, rf"{name} must be \(.*19.*\), so that the weights can read what it makes, got"),
+        (maps[which][None], ValueError, f"{name} must be"),
+        (maps[which].astype(np.float32), TypeError, f"weights is float64 but {name} is float32"),
+        (maps[which].tolist(), TypeError, f"{name} must be a plain NumPy array, got list"),
+    ):
+        with pytest.raises(error, match=message):
+            circuits.absorb(weights, *[wrong if k == which else first for k, first in enumerate(maps)])
+
+
+@in_both_conventions
+def test_a_change_of_basis_that_does_not_fit_is_refused(convention, rng):
+    weights = convention.lay_weights(draw(rng, h=6, h_kv=2))
+    inner, values = invertible(rng, 2, 5), invertible(rng, 2, 7)
+    with pytest.raises(ValueError, match=r"inner must be \(2, 5, 5\), a square matrix for each key-value head"):
+        circuits.change_basis(weights, invertible(rng, 6, 5), values)
+    with pytest.raises(ValueError, match=r"values must be \(2, 7, 7\), .* got \(7, 7\)"):
+        circuits.change_basis(weights, inner, values[0])
+    with pytest.raises(TypeError, match="weights is float64 but values is float32"):
+        circuits.change_basis(weights, inner, values.astype(np.float32))
+
+
+def test_sixteen_bits_can_be_rewritten(rng):
+    arrays = draw(rng).arrays()
+    half = ColumnWeights(**{name: array.astype(np.float16) for name, array in arrays.items()})
+    inner, values = (np.stack([factor * np.eye(size, dtype=np.float16)] * 3) for factor, size in ((2, 5), (0.5, 7)))
+    changed = circuits.change_basis(half, inner, values)
+    assert changed.dtype == np.float16
+    assert np.array_equal(changed.W_k, half.W_k / 2)
+    assert np.array_equal(changed.W_o, half.W_o * 2)
+
+
+@pytest.mark.parametrize("function", [circuits.ov, circuits.qk])
+def test_only_weights_have_circuits(function):
+    with pytest.raises(TypeError, match="weights must be ColumnWeights or RowWeights, got list"):
+        function([1.0])

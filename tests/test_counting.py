@@ -101,3 +101,38 @@ def test_unfilled_weights_take_no_memory_and_are_like_drawn_ones(rng):
     assert unfilled.dtype == np.float32
     assert counting.unfilled(12, 4, bias=False).arrays().keys() == {"W_q", "W_k", "W_v", "W_o"}
     assert (counting.unfilled(12, 4).d_k, counting.unfilled(12, 4).h_kv) == (3, 4)
+
+
+def test_numpy_integers_do_not_overflow():
+    layer = counting.unfilled(12288, 96)
+    for count in (counting.multiply_adds, counting.activation_bytes):
+        assert count(layer, np.int32(100_000)) == count(layer, 100_000)
+
+
+@pytest.mark.parametrize("count", [counting.multiply_adds, counting.activation_bytes])
+@pytest.mark.parametrize("which", ["n", "m"])
+def test_lengths_are_whole_numbers(count, which):
+    layer = counting.unfilled(12, 4)
+    assert count(layer, **{"n": 5} | {which: 0}).scores == 0
+    for length in (1.5, True, "3", np.ones(2)):
+        with pytest.raises(TypeError, match=f"{which} must be a whole number"):
+            count(layer, **{"n": 5} | {which: length})
+    with pytest.raises(ValueError, match=f"{which} must be at least 0, got -1"):
+        count(layer, **{"n": 5} | {which: -1})
+
+
+def test_sizes_that_make_no_layer_are_refused():
+    with pytest.raises(ValueError, match=r"d_model \(512\) must be divisible by h \(6\)"):
+        counting.unfilled(512, 6)
+    with pytest.raises(TypeError, match=r"d_model must be a whole number, got 512\.0"):
+        counting.unfilled(512.0, 8)
+    with pytest.raises(ValueError, match="h must be at least 1, got -8"):
+        counting.unfilled(512, -8)
+
+
+@pytest.mark.parametrize(
+    "count", [counting.parameters, counting.crossover, lambda weights: counting.multiply_adds(weights, 3)]
+)
+def test_only_weights_can_be_counted(count, rng):
+    with pytest.raises(TypeError, match=r"got MultiHeadAttention\. Did you mean its \.weights\?"):
+        count(MultiHeadAttention(ColumnWeights.random(rng, **SIZES)))

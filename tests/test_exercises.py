@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -60,23 +61,77 @@ def test_every_mistake_differs_from_the_right_answer_and_from_the_others(tmp_pat
     assert outcome == {"passed": number_of_tests()}, printed
 
 
+WRONG = {
+    "attention": """
+        def softmax(scores):
+            return np.exp(scores - 5) / np.exp(scores - 5).sum(axis=1, keepdims=True)
+
+        def scaled_dot_product(Q, K):
+            return (Q.T @ K).round(1)
+
+        def attention(Q, K, V):
+            Q /= 2
+
+        def causal_attention(Q, K, V):
+            return [[1.0]]
+    """,
+    "tensors": """
+        def masked_softmax(scores, visible):
+            exponentials = np.exp(scores) * visible
+            return np.nan_to_num(exponentials / exponentials.sum(axis=-1, keepdims=True))
+    """,
+    "heads": """
+        def to_rows(W_q, W_o):
+            return W_q.mT
+
+        def parameters(*sizes):
+            return 1.0
+
+        def concatenated_output(W_o, heads):
+            return (W_o @ heads).sum(axis=0).astype(np.float32)
+    """,
+    "gradients": """
+        def product_backward(A, B, dC):
+            return dC @ B.T, A.T @ dC, 0
+
+        def attention_backward(Q, K, V, dO):
+            return softmax_backward(Q @ K.T, dO @ V.T)
+    """,
+}
+TOLD = [
+    "Not yet: each row sums to one.",
+    "Not yet: expected the shape ",
+    "Hint: the score of key i for query j",
+    "attention changes what it is given; it should make a new array",
+    "Not yet: expected an array, got list.",
+    "Right, but it warns: invalid value encountered in divide.",
+    "Not yet: expected 2 arrays, got ndarray.",
+    "Not yet: expected 2 arrays, got 3 of them.",
+    "Not yet: expected int64, got float64.",
+    "Not yet: expected float64, got float32.",
+    "softmax_backward is not filled in yet",
+]
+
+
 def test_wrong_answers_are_told_why(tmp_path):
     stubs.write(tmp_path)
-    path = tmp_path / "attention.py"
-    path.write_text(
-        path.read_text()
-        + "\n\ndef softmax(scores):\n    return np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)\n"
-        + "\n\ndef scaled_dot_product(Q, K):\n    return (Q.T @ K).round(1)\n"
-        + "\n\ndef attention(Q, K, V):\n    Q /= 2\n"
-        + "\n\ndef causal_attention(Q, K, V):\n    return [[1.0]]\n"
-    )
-    printed = grade(tmp_path, "-k", "attention.py")[1]
-    assert "Not yet: each row sums to one." in printed
-    assert re.search(
-        r"Not yet: expected the shape \(\d+, \d+\), got \(\d+, \d+\)\.\nHint: the score of key i", printed
-    )
-    assert "attention changes what it is given; it should make a new array" in printed
-    assert "expected an array, got list" in printed
+    for name, functions in WRONG.items():
+        with (tmp_path / f"{name}.py").open("a") as file:
+            file.write(textwrap.dedent(functions))
+    outcome, printed = grade(tmp_path)
+    assert "passed" not in outcome
+    for sentence in TOLD:
+        assert sentence in printed, sentence
+    assert "attention_backward is not filled in yet" not in printed
+
+
+def test_answers_need_not_be_the_same_to_the_last_bit(tmp_path):
+    shutil.copytree(EXERCISES / "solutions", tmp_path, dirs_exist_ok=True)
+    with (tmp_path / "attention.py").open("a") as file:
+        file.write(
+            "\n_exact = softmax\ndef softmax(scores):\n    return np.asfortranarray(_exact(scores)) * (1 + 1e-12)\n"
+        )
+    assert grade(tmp_path, "-k", "attention.py")[0] == {"passed": 5}
 
 
 def test_stubs_keep_the_words_and_drop_the_work():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from mha_tutorial import Causal, ColumnWeights, Padding
+from mha_tutorial import Causal, ColumnWeights, MultiHeadAttention, Padding, Trace
 from mha_tutorial.gradients import Gradients, backward, through_product
 from mha_tutorial.reference import column, row
 from tests.helpers import GROUPS, assert_close, in_both_conventions
@@ -205,16 +205,63 @@ def test_what_a_blind_query_holds_reaches_no_gradient(convention, inputs, rng):
 
 
 @in_both_conventions
-def test_a_value_hidden_from_one_query_leaves_its_gradient_alone(convention, inputs, rng):
-    """Another query sees it and is lost; nothing of that reaches the first."""
+@pytest.mark.parametrize("spoiled", ["Q", "K", "V", "output_gradient"])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_two_texts_in_one_sequence_do_not_spoil_each_other(convention, spoiled, value, inputs, rng):
+    """Queries 0, 1 see keys 0, 1, 2 and queries 2, 3, 4 see keys 3 to 6; something is wrong in the first text."""
+    weights, arrays = draw(rng), dict(zip("QKV", inputs, strict=True))
+    arrays["output_gradient"] = rng.normal(size=(B, D_MODEL, N))
+    visible = np.zeros((M, N), dtype=bool)
+    visible[:3, :2] = visible[3:, 2:] = True
+    before = in_convention(convention, inputs, weights, arrays["output_gradient"], visible)
+    arrays[spoiled][..., 1] = value
+    *spoiled_inputs, output_gradient = arrays.values()
+    after = in_convention(convention, spoiled_inputs, weights, output_gradient, visible)
+    for name, first_of_second_text in {"Q": 2, "K": 3, "V": 3}.items():
+        found, expected = getattr(after, name), getattr(before, name)
+        assert_close(found[..., first_of_second_text:], expected[..., first_of_second_text:])
+    assert not np.isfinite(after.weights.W_v).all()
+
+
+def test_what_a_blind_query_is_blamed_for_reaches_no_value(inputs, rng):
     weights, output_gradient = draw(rng), rng.normal(size=(B, D_MODEL, N))
     visible = np.ones((M, N), dtype=bool)
-    visible[3, 0] = False
-    before = in_convention(convention, inputs, weights, output_gradient, visible)
-    inputs[2][..., 3] = np.nan
-    after = in_convention(convention, inputs, weights, output_gradient, visible)
-    assert_close(after.Q[..., 0], before.Q[..., 0])
-    assert np.isnan(after.Q[..., 1:]).all()
+    visible[:, 1] = False
+    trace = column.multi_head(*inputs, weights, visible=visible)
+    before = backward(output_gradient, trace, *inputs, weights)
+    output_gradient[..., 1] = np.nan
+    after = backward(output_gradient, trace, *inputs, weights)
+    for name in "QKV":
+        assert_close(getattr(after, name), getattr(before, name))
+
+
+@in_both_conventions
+def test_sixteen_bits_are_summed_in_more(convention, rng):
+    """A batch of 4096 ones adds up to 4096, where sums of 16 bits stop at 2048."""
+    weights, X = ColumnWeights.random(rng, d_model=2, h=1), np.zeros((4096, 2, 1))
+    weights = ColumnWeights(**{name: array.astype(np.float16) for name, array in weights.arrays().items()})
+    found = in_convention(convention, [X.astype(np.float16)] * 3, weights, np.ones_like(X, dtype=np.float16))
+    assert found.weights.b_o.tolist() == [4096, 4096]
+    assert {array.dtype for array in as_dictionary(found).values()} == {np.dtype(np.float16)}
+
+
+def test_sixteen_bits_are_as_good_as_they_can_be(rng):
+    """Computed from the same trace in 64 bits and rounded, the gradients differ by roundings only."""
+    arrays = ColumnWeights.random(rng, d_model=11, h=2, d_k=3, d_v=5).arrays()
+    half = ColumnWeights(**{name: array.astype(np.float16) for name, array in arrays.items()})
+    X, dY = (rng.normal(size=(11, 499)).astype(np.float16) for _ in range(2))
+    trace = column.multi_head(X, X, X, half)
+    exact = backward(
+        dY.astype(float),
+        Trace(*(step.astype(float) for step in trace)),
+        *[X.astype(float)] * 3,
+        ColumnWeights(**{name: array.astype(float) for name, array in half.arrays().items()}),
+    )
+    found = as_dictionary(backward(dY, trace, X, X, X, half))
+    for name, gradient in as_dictionary(exact).items():
+        if name != "b_k":  # zero but for the rounding of the attention weights
+            error = np.abs(found[name] - gradient).max()
+            assert error <= 2 * np.finfo(np.float16).eps * np.abs(gradient).max(), name
 
 
 def test_the_key_bias_has_gradient_zero(inputs, rng):
@@ -294,3 +341,61 @@ def test_rows_are_named_in_messages(inputs, rng):
         backward(trace.output.mT, trace, *rows, weights)
     with pytest.raises(ValueError, match="row convention: Q must be"):
         backward(trace.output, trace, inputs[0], *rows[1:], weights)
+
+
+@in_both_conventions
+def test_a_trace_of_something_else_is_refused(convention, inputs, rng):
+    weights = convention.lay_weights(draw(rng))
+    laid = convention.lay(*inputs)
+    trace = convention.ref.multi_head(*laid, weights)
+
+    def refused(error, message, trace=trace, laid=laid, weights=weights):
+        with pytest.raises(error, match=message):
+            backward(trace.output if isinstance(trace, Trace) else laid[0], trace, *laid, weights)
+
+    name = "column" if convention.ref is column else "row"
+    refused(
+        TypeError, f"{name} convention: trace must be the Trace that multi_head returned, got tuple", tuple(trace)
+    )
+    refused(
+        ValueError,
+        r"trace\.queries must be .* for these inputs and weights, got .* Did you mean trace\.T\?",
+        trace.T,
+    )
+    refused(ValueError, r"trace\.queries must be", laid=[x[0] for x in laid])
+    shared = convention.lay_weights(draw(rng, h_kv=2))
+    refused(ValueError, r"trace\.keys must be .*got [^?]*$", weights=shared)
+    single = Trace(*(step.astype(np.float32) for step in trace))
+    refused(TypeError, r"weights is float64 but trace\.queries is float32", single)
+
+
+@pytest.mark.parametrize("scale", [0, -1.0, np.nan, np.inf, "1", [1.0], 1j])
+def test_a_scale_is_a_positive_number(scale, inputs, rng):
+    weights = draw(rng)
+    trace = column.multi_head(*inputs, weights)
+    with pytest.raises(ValueError, match="scale must be a positive number"):
+        backward(trace.output, trace, *inputs, weights, scale=scale)
+
+
+def test_a_scale_leaves_the_type_alone(inputs, rng):
+    weights = ColumnWeights(**{name: array.astype(np.float32) for name, array in draw(rng).arrays().items()})
+    inputs = [x.astype(np.float32) for x in inputs]
+    trace = column.multi_head(*inputs, weights)
+    scaled = backward(trace.output, trace, *inputs, weights, scale=np.sqrt(1 / D_K))
+    for name, gradient in as_dictionary(backward(trace.output, trace, *inputs, weights)).items():
+        assert np.array_equal(as_dictionary(scaled)[name], gradient)
+
+
+def test_weights_of_a_layer_are_not_the_layer(inputs, rng):
+    layer = MultiHeadAttention(draw(rng))
+    trace = layer.trace(*(x.mT for x in inputs))
+    with pytest.raises(TypeError, match=r"got MultiHeadAttention\. Did you mean its \.weights\?"):
+        backward(trace.output, trace, *(x.mT for x in inputs), layer)
+    with pytest.raises(TypeError, match=r"weights must be ColumnWeights or RowWeights, got NoneType\.$"):
+        backward(trace.output, trace, *(x.mT for x in inputs), None)
+
+
+@pytest.mark.parametrize("shapes", [((2, 7), (2, 4), (5, 7)), ((2, 7), (3, 4), (4, 7)), ((2, 7), (2, 4), (4, 6))])
+def test_shapes_that_are_no_product_are_refused(shapes):
+    with pytest.raises(ValueError, match=r"the gradient of a product \(p, q\) @ \(q, r\) must be \(..., p, r\)"):
+        through_product(*map(np.ones, shapes))

@@ -64,3 +64,19 @@ def test_layers_that_one_picture_cannot_show_are_refused(options, rng):
 def test_a_batch_is_needed(rng):
     with pytest.raises(ValueError, match="the eleven steps are those of a batch"):
         eleven_steps(np.ones((N, 21)), RowWeights.random(rng, d_model=21, h=3))
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: split_heads(np.ones((2, 10)), 0), ValueError, "h must be at least 1, got 0"),
+        (lambda: split_heads(np.ones((2, 10)), 2.0), TypeError, "h must be a whole number, got 2.0"),
+        (lambda: split_heads(np.ones((2, 10)), True), TypeError, "h must be a whole number, got True"),
+        (lambda: split_heads(np.ones(10), 2), ValueError, r"tokens must be \(..., n, h d\), got shape \(10,\)"),
+        (lambda: split_heads([[1.0, 2.0]], 2), TypeError, r"tokens must be a NumPy array .*, got list"),
+        (lambda: merge_heads(np.ones((2, 3))), ValueError, r"heads must be \(..., h, n, d\), got shape \(2, 3\)"),
+    ],
+)
+def test_what_cannot_be_split_or_merged_is_refused(call, error, message):
+    with pytest.raises(error, match=message):
+        call()

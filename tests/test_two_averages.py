@@ -1,5 +1,7 @@
 """The task of two averages: what one head misses at the least, and that two heads miss nothing."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -119,3 +121,30 @@ def test_what_is_missed_is_the_distance_from_a_line(first, second, rng):
 def test_a_token_that_counts_twice_is_refused():
     with pytest.raises(ValueError, match="each token may count in one of the two averages only"):
         two_averages.best_single_head_error(np.array([0.5, 0.5]), np.array([0.0, 1.0]))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "error", "message"),
+    [
+        ([1.0, 0.0], np.array([0.0, 1.0]), TypeError, "first must be a NumPy array of floating-point numbers"),
+        (np.array([1.0, 0.0]), np.array([0, 1]), TypeError, "second must be a NumPy array of floating-point"),
+        (np.array([1.5, -0.5, 0.0]), np.array([0.0, 0.0, 1.0]), ValueError, "first must hold .* none negative"),
+        (np.array([np.nan, 1.0]), np.array([0.0, 1.0]), ValueError, "first must hold a weight for every token"),
+        (np.ones((1, 1)), np.ones((1, 1)), ValueError, "first must hold a weight for every token"),
+        (np.array([0.5, 0.5, 0.0]), np.array([1.0]), ValueError, "of one length, got 3 and 1 weights"),
+    ],
+)
+def test_what_is_no_average_is_refused(first, second, error, message):
+    layer = two_averages.two_heads(*TASKS["two tokens"])
+    for function in (
+        two_averages.two_heads,
+        two_averages.best_single_head_error,
+        partial(two_averages.error, layer),
+    ):
+        with pytest.raises(error, match=message):
+            function(first, second)
+
+
+def test_weights_of_an_average_sum_to_one():
+    with pytest.raises(ValueError, match=r"must sum to one, got sums \[2.0, 1.0\]"):
+        two_averages.two_heads(np.array([2.0, 0.0]), np.array([0.0, 1.0]))

@@ -140,6 +140,13 @@ def test_key_value_heads_must_divide_the_heads(h, h_kv, rng):
 
 
 @pytest.mark.parametrize("size", ["d_model", "h", "h_kv", "d_k", "d_v"])
+@pytest.mark.parametrize("value", [2.0, True, "2"])
+def test_sizes_are_whole_numbers(size, value, rng):
+    with pytest.raises(TypeError, match=f"{size} must be a whole number, got {value!r}"):
+        ColumnWeights.random(rng, **{"d_model": 12, "h": 4} | {size: value})
+
+
+@pytest.mark.parametrize("size", ["d_model", "h", "h_kv", "d_k", "d_v"])
 @pytest.mark.parametrize("value", [0, -2])
 def test_sizes_are_at_least_one(size, value, rng):
     with pytest.raises(ValueError, match=f"{size} must be at least 1, got {value}"):
