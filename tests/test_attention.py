@@ -12,7 +12,7 @@ from mha_tutorial import Causal, Padding
 from mha_tutorial.reference import column
 from tests.helpers import D_K, D_V, M, N, assert_close, in_both_conventions
 
-moderate = st.floats(-30, 30)
+moderate = st.floats(-30, 30).map(lambda x: round(x, 9))  # or averages of the smallest numbers would lose digits
 
 
 @pytest.fixture
