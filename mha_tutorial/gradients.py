@@ -123,10 +123,10 @@ def _backward(
     """Compute in at least 32 bits, of which the sums need more than 16, and round at the end."""
     dtype = weights.dtype
     wide = np.promote_types(dtype, np.float32)
-    dY, *steps, Q, K, V = (x.astype(wide, copy=False) for x in (dY, *trace, Q, K, V))
+    dY, *steps, Q, K, V = (x.astype(wide) for x in (dY, *trace, Q, K, V))
     with np.errstate(invalid="ignore", over="ignore"):  # anything may stand where no query looks
         *d_inputs, d_weights = _through_all_steps(dY, Trace(*steps), Q, K, V, _cast(weights, wide), scale)
-        dQ, dK, dV = (x.astype(dtype, copy=False) for x in d_inputs)
+        dQ, dK, dV = (x.astype(dtype) for x in d_inputs)
         return Gradients(dQ, dK, dV, _cast(d_weights, dtype))
 
 
@@ -174,4 +174,4 @@ def _over_batch(array: Array, axes: int) -> Array:
 
 
 def _cast(weights: ColumnWeights, dtype) -> ColumnWeights:
-    return ColumnWeights(**{name: array.astype(dtype, copy=False) for name, array in weights.arrays().items()})
+    return ColumnWeights(**{name: array.astype(dtype) for name, array in weights.arrays().items()})
