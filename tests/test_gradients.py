@@ -398,5 +398,5 @@ def test_weights_of_a_layer_are_not_the_layer(inputs, rng):
 
 @pytest.mark.parametrize("shapes", [((2, 7), (2, 4), (5, 7)), ((2, 7), (3, 4), (4, 7)), ((2, 7), (2, 4), (4, 6))])
 def test_shapes_that_are_no_product_are_refused(shapes):
-    with pytest.raises(ValueError, match=r"^the gradient of a product \(p, q\) @ \(q, r\) must be \(\.\.\., p, r\)"):
+    with pytest.raises(ValueError, match=r"^the gradient of a product .* must be \(\.\.\., p, r\), got"):
         through_product(*map(np.ones, shapes))
