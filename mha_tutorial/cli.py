@@ -103,7 +103,8 @@ def _describe(same: list[Match]) -> list[str]:
         f"  parameters  {match.parameters:,}" + (" each" if others else ""),
     ]
     if match.alike:
-        lines.append(f"  cannot tell from {', '.join(match.alike)} by shapes; the names alone say {match.layout}")
+        alike = ", ".join(match.alike)
+        lines.append(f"  shapes      are those of {alike} as well; only the names tell that it is {match.layout}")
     if match.surplus:
-        lines.append(f"  beside it   {', '.join(match.surplus)}: convert refuses them")
+        lines.append(f"  beside it   {', '.join(match.surplus)}, which convert refuses")
     return lines

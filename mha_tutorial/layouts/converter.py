@@ -273,7 +273,8 @@ def _stored(where: str, layout: Layout, arrays: Mapping[str, Array]) -> list[Sto
                 f"has no {' '.join(lacking)}; zeros in its place change nothing: dataclasses.replace(weights, "
                 f"{lacking[0]}=np.zeros(...))"
             )
-    homeless = set(arrays) - {name for tensor in stored for name in tensor.arrays}
+    placed = {name for tensor in stored for name in tensor.arrays}
+    homeless = [name for name in arrays if name not in placed]
     if homeless:
-        raise ValueError(f"{where} has no place for {', '.join(sorted(homeless))}, which the layer has")
+        raise ValueError(f"{where} has no place for {', '.join(homeless)}, which the layer has")
     return stored
