@@ -137,20 +137,37 @@ def test_a_layout_of_your_own(rng):
 # --- what the patterns say ----------------------------------------------------------------------------------------
 
 
-def test_rows_of_a_fused_matrix(rng):
-    """Row r of the fused matrix is feature i of head h of projection p: in blocks, or head by head."""
-    weights = ColumnWeights.random(rng, d_model=15, h=3)
-    torch_rows, neox_rows = (
-        dump(weights, "torch")["in_proj_weight"],
-        dump(weights, "neox")["query_key_value.weight"],
-    )
-    for p, W in enumerate((weights.W_q, weights.W_k, weights.W_v)):
-        for h in range(3):
-            for i in range(5):
-                np.testing.assert_array_equal(torch_rows[(p * 3 + h) * 5 + i], W[h, i])
-                np.testing.assert_array_equal(neox_rows[(h * 3 + p) * 5 + i], W[h, i])
+def each_row(weights):
+    """Every projection p, head h and feature i of a layer, with its row of the matrix and its bias."""
+    for p, name in enumerate("qkv"):
+        W, b = weights.arrays()[f"W_{name}"], weights.arrays()[f"b_{name}"]
+        for h, i in np.ndindex(b.shape):
+            yield p, h, i, W[h, i], b[h, i]
 
 
+@pytest.mark.equation("eq-layout-blocks")
+def test_rows_of_a_fused_matrix_in_blocks(rng):
+    weights = ColumnWeights.random(rng, d_model=35, h=5)
+    upright, lying = dump(weights, "torch"), dump(weights, "gpt2")
+    for p, h, i, row_of_W, bias in each_row(weights):
+        r = (p * 5 + h) * 7 + i
+        np.testing.assert_array_equal(upright["in_proj_weight"][r], row_of_W)
+        np.testing.assert_array_equal(lying["c_attn.weight"][:, r], row_of_W)
+        assert upright["in_proj_bias"][r] == lying["c_attn.bias"][r] == bias
+
+
+@pytest.mark.equation("eq-layout-by-head")
+def test_rows_of_a_fused_matrix_head_by_head(rng):
+    weights = ColumnWeights.random(rng, d_model=35, h=5)
+    neox, uva = dump(weights, "neox"), dump(weights, "uva")
+    for p, h, i, row_of_W, bias in each_row(weights):
+        r = (3 * h + p) * 7 + i
+        np.testing.assert_array_equal(neox["query_key_value.weight"][r], row_of_W)
+        np.testing.assert_array_equal(uva["qkv_proj.weight"][r], row_of_W)
+        assert neox["query_key_value.bias"][r] == uva["qkv_proj.bias"][r] == bias
+
+
+@pytest.mark.equation("eq-rotary-order")
 def test_rows_of_a_rotary_head(rng):
     """Row i of the package, and of transformers, is row 2i of Meta's; row d_k/2 + i is row 2i + 1."""
     weights = ColumnWeights.random(rng, d_model=11, h=6, h_kv=2, d_k=10, d_v=10)

@@ -23,8 +23,10 @@ def load(
 ) -> ColumnWeights:
     """Read one layer out of a checkpoint.
 
-    The arrays are copies of the checkpoint's numbers, in its floating type; ``.T`` gives the same
-    layer in the row convention.
+    Finds each number at its place: the rows of a fused matrix in blocks, :eq:`eq-layout-blocks`, or
+    head by head, :eq:`eq-layout-by-head`, and the rows that a rotary embedding turns in the order of
+    :eq:`eq-rotary-order`. The arrays are copies of the checkpoint's numbers, in its floating type;
+    ``.T`` gives the same layer in the row convention.
 
     Parameters
     ----------
