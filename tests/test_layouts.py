@@ -432,7 +432,7 @@ def test_a_wrong_number_of_key_value_heads_is_refused(bert, rng):
 
 def test_wrong_widths_are_named_with_where_they_differ_from(bert):
     known = "with h=3 (given), d=4 (self.query.weight), d_model=12 (self.query.weight)"
-    for shape in ((12, 13), (13, 12), (15, 12)):
+    for shape in ((12, 13), (13, 12), (15, 12), (24, 12), (12, 24)):
         fits = f"self.key.weight must be '(h d) d_model' = (12, 12) {known}, got shape {shape}"
         refused(bert | {"self.key.weight": np.ones(shape)}, "bert", fits)
 
