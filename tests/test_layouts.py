@@ -528,6 +528,13 @@ def test_types_are_named_and_never_changed(bert):
     refused(mixed, "bert", message, error=TypeError)
 
 
+@pytest.mark.parametrize("weights", [None, {"W_q": np.ones((3, 4, 12))}])
+def test_only_weights_can_be_dumped(weights):
+    message = f"weights must be ColumnWeights or RowWeights, got {type(weights).__name__}"
+    with pytest.raises(TypeError, match=message):
+        dump(weights, "torch")
+
+
 def test_unknown_layouts_are_answered_with_the_known(bert):
     with pytest.raises(
         ValueError, match="there is no layout 'kears'; there are torch, torch-separate, linear, bert"

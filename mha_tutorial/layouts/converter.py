@@ -75,6 +75,8 @@ def dump(weights: ColumnWeights | RowWeights, layout: Layout | str, prefix: str 
 
     Raises
     ------
+    TypeError
+        If `weights` are neither.
     ValueError
         If the library cannot store such a layer: it has no place for a bias or always has one, or
         it ties sizes to each other that differ here.
@@ -86,6 +88,8 @@ def dump(weights: ColumnWeights | RowWeights, layout: Layout | str, prefix: str 
     >>> stored["attn.in_proj_weight"].shape, stored["attn.in_proj_bias"].shape
     ((36, 12), (36,))
     """
+    if not isinstance(weights, ColumnWeights | RowWeights):
+        raise TypeError(f"weights must be ColumnWeights or RowWeights, got {type(weights).__name__}")
     columns = weights.T if isinstance(weights, RowWeights) else weights
     return _pack(columns.arrays(), _layout(layout), prefix)
 
@@ -101,7 +105,7 @@ def convert(
 ) -> dict[str, Array]:
     """Read a layer in one layout and lay it out in another, as `load` and `dump` do.
 
-    Nothing is computed, numbers only change their places, so that bfloat16 is welcome here.
+    Nothing is computed, numbers only change their places, so that files in bfloat16 are welcome here.
 
     Raises
     ------
@@ -131,19 +135,7 @@ def _unpack(
     sizes = solve(where, shapes, given, layout.bound)
     _check_keys(where, layout, found, there, sizes, checkpoint, prefix)
     _check_types(where, {prefix + tensor.key: found[tensor.key] for tensor in there})
-    if one("h") not in sizes:
-        side_by_side = next(axis for axis in axes(layout.tensors[0].stored) if "h" in axis)
-        ((width, size),) = told(side_by_side, sizes).items()
-        raise ValueError(
-            f"{where} heads are stored side by side, and shapes do not tell how many there are; "
-            f"pass heads, a divisor of {width}={size.length}"
-        )
-    h, h_kv = sizes[one("h")], sizes.get(one("h_kv"), sizes[one("h")])
-    if h.length % h_kv.length:
-        raise ValueError(
-            f"{where} key-value heads must divide the heads, got h_kv={h_kv.length} ({h_kv.source}) "
-            f"and h={h.length} ({h.source})"
-        )
+    _check_heads(where, layout, sizes)
     arrays: dict[str, Array] = {}
     for tensor in there:
         unpacked = _rearranged(found[tensor.key], tensor.pattern, sizes)
@@ -246,6 +238,23 @@ def _check_types(where: str, tensors: Mapping[str, Array]) -> None:
                 f"{where} {name} is {array.dtype} but {first} is {reference.dtype}; convert one of them, "
                 "since no type is changed silently"
             )
+
+
+def _check_heads(where: str, layout: Layout, sizes: Sizes) -> None:
+    """Refuse to guess the number of heads, and key-value heads that cannot be shared evenly."""
+    if one("h") not in sizes:
+        side_by_side = next(axis for axis in axes(layout.tensors[0].stored) if "h" in axis)
+        ((width, size),) = told(side_by_side, sizes).items()
+        raise ValueError(
+            f"{where} heads are stored side by side, and shapes do not tell how many there are; "
+            f"pass heads, a divisor of {width}={size.length}"
+        )
+    h, h_kv = sizes[one("h")], sizes.get(one("h_kv"), sizes[one("h")])
+    if h.length % h_kv.length:
+        raise ValueError(
+            f"{where} key-value heads must divide the heads, got h_kv={h_kv.length} ({h_kv.source}) "
+            f"and h={h.length} ({h.source})"
+        )
 
 
 def _check_groups(where: str, layout: Layout, arrays: Mapping[str, Array]) -> None:

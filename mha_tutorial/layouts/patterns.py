@@ -43,7 +43,7 @@ def axes(side: str) -> list[list[str]]:
     >>> axes("(qkv h d) d_model")
     [['qkv', 'h', 'd'], ['d_model']]
     """
-    return [(several or one).split() for several, one in re.findall(r"\(([^)]*)\)|(\S+)", side)]
+    return [(several or single).split() for several, single in re.findall(r"\(([^)]*)\)|(\S+)", side)]
 
 
 def letters(side: str) -> list[str]:
