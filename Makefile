@@ -11,13 +11,14 @@ BIN := .venv/bin
 SITE := _build/html
 BOOK_SOURCES := $(shell find book mha_tutorial tests -type f -not -name '*.pyc') _config.yml _toc.yml
 
-.PHONY: book serve test exercises notebooks lint format mutants edits clean help
+.PHONY: book serve test test-frameworks exercises notebooks lint format mutants edits clean help
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make book       build the site in $(SITE)"
 	@echo "make serve      build it and serve it on http://localhost:$(PORT)"
 	@echo "make test       unit tests, doctests and every notebook, compared output by output"
+	@echo "make test-frameworks  the layouts against transformers, Keras, Flax and Equinox, which it installs"
 	@echo "make exercises  grade what you filled in in exercises/"
 	@echo "make notebooks  execute the notebooks in place and normalise them"
 	@echo "make lint       ruff and mypy;  make format  rewrites what ruff can"
@@ -46,6 +47,13 @@ serve: book
 
 test: $(BIN)/.installed
 	$(BIN)/python -m pytest --cov-fail-under=100
+
+$(BIN)/.frameworks: $(BIN)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e ".[frameworks]"
+	@touch $@
+
+test-frameworks: $(BIN)/.frameworks
+	$(BIN)/python -m pytest --no-cov tests/frameworks
 
 exercises: $(BIN)/.installed
 	$(BIN)/python -m pytest exercises/

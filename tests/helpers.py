@@ -46,3 +46,13 @@ in_both_conventions = pytest.mark.parametrize("convention", CONVENTIONS)
 def sines(*shape, a=1.3, b=0.4):
     """Numbers without symmetry, the same everywhere: sines rounded to two decimals, in C order."""
     return np.round(np.sin(a * np.arange(np.prod(shape)) + b), 2).reshape(shape)
+
+
+def rotated(x, pairs):
+    """Turn the pairs of features of each token by angles that grow with its place, as rotary embeddings do."""
+    first, second = (x[..., 0::2], x[..., 1::2]) if pairs else np.split(x, 2, axis=-1)
+    count = first.shape[-1]
+    angles = np.arange(x.shape[-2])[:, None] * 10000.0 ** -(np.arange(count) / count)
+    turned = (first + 1j * second) * np.exp(1j * angles)
+    parts = [turned.real, turned.imag]
+    return np.stack(parts, -1).reshape(x.shape) if pairs else np.concatenate(parts, -1)

@@ -11,8 +11,9 @@ import pytest
 
 from mha_tutorial import Causal, ColumnWeights, MultiHeadAttention, RowWeights, masks
 from mha_tutorial.gradients import backward
+from mha_tutorial.layouts import dump, load
 from mha_tutorial.reference import column, row
-from tests.helpers import sines
+from tests.helpers import rotated, sines
 
 HALF = np.sqrt(0.5)
 
@@ -317,6 +318,188 @@ def test_heads_side_by_side_are_heads_one_by_one_and_rows_are_transposed_columns
     assert_rounds_to(column.multi_head(X.T, X.T, X.T, weights).output, expected.T)
     assert_rounds_to(row.multi_head(X, X, X, weights.T).output, expected)
     assert_rounds_to(MultiHeadAttention(weights)(X), expected)
+
+
+def test_stored_matrices_are_turned_once():
+    """A18: weights stored (out, in) and read as (in, out), which a square matrix allows (LLMs-from-scratch 857)."""
+    stored = {
+        "W_q.weight": np.array([[1.0, 2.0], [3.0, 4.0]]),
+        "W_k.weight": np.array([[0.5, -1.0], [2.0, 0.0]]),
+        "W_v.weight": np.array([[1.0, 0.0], [5.0, 1.0]]),
+        "W_o.weight": np.array([[0.0, 1.0], [2.0, 3.0]]),
+    }
+    x = np.array([[[1.0, 0.0], [0.0, 1.0], [0.5, -1.0]]])
+    expected = np.array([[[4.39361757, 15.0040725], [4.4883813, 15.31866062], [1.03092828, 3.11977282]]])
+    weights = load(stored, "d2l", heads=1)
+    assert_rounds_to(row.multi_head(x, x, x, weights.T).output, expected)
+    assert_rounds_to(column.multi_head(x.mT, x.mT, x.mT, weights).output, expected.mT)
+    wide = {"values.weight": sines(4, 2), "output.weight": np.eye(4)}  # not square: one token passes through
+    wide |= {"queries.weight": sines(1, 2), "keys.weight": sines(1, 2)}
+    x = sines(1, 3, 2)
+    tokens = np.array([[1.1322, -0.8562, 0.3285, 0.2874], [-0.8562, 0.866, -0.6218, 0.2052]])
+    values = row.multi_head(x, x, x, load(wide, "linear", heads=1).T).values
+    assert_rounds_to(values[0, 0, :2], tokens)
+
+
+FUSED_BIAS = sines(12, a=0.9)
+OUT, OUT_BIAS, THREE = sines(4, 4, a=2.1), sines(4, a=0.3), sines(1, 3, 4, a=0.77)
+
+
+def test_conv1d_stores_in_out():
+    """A19: GPT-2's square c_proj copied unturned, and attn.bias, a mask, beside it (AutoGPTQ PR 139)."""
+    stored = {
+        "attn.c_attn.weight": sines(4, 12),
+        "attn.c_attn.bias": FUSED_BIAS,
+        "attn.c_proj.weight": OUT,
+        "attn.c_proj.bias": OUT_BIAS,
+        "attn.bias": np.tril(np.ones((1, 1, 3, 3))),
+        "attn.masked_bias": np.array(-1e4),
+    }
+    weights = load(stored, "gpt2", heads=2, prefix="attn.")
+    as_torch = dump(weights, "torch")
+    assert_rounds_to(as_torch["in_proj_weight"][[0, 4, 11]], sines(4, 12).T[[0, 4, 11]])
+    assert_rounds_to(as_torch["in_proj_weight"][4], np.array([-0.63, 0.71, -0.78, 0.85]))
+    assert_rounds_to(as_torch["in_proj_bias"], FUSED_BIAS)
+    assert_rounds_to(as_torch["out_proj.weight"][1], np.array([0.6, -1.0, 0.44, 0.54]))
+    assert_rounds_to(as_torch["out_proj.bias"], OUT_BIAS)
+    expected = np.array(
+        [
+            [
+                [0.857547, -0.027078, 1.047528, 1.412933],
+                [0.84002762, 0.03841676, 0.99896862, 1.39678916],
+                [0.88809361, -0.01657266, 1.00646591, 1.44380266],
+            ]
+        ]
+    )
+    assert_rounds_to(row.multi_head(THREE, THREE, THREE, weights.T, visible=Causal()).output, expected)
+
+
+def test_thirds_of_a_packed_matrix():
+    """A20: rows 0:4 are the queries', 4:8 the keys', 8:12 the values' (transformers PR 40257)."""
+    stored = {"in_proj_weight": sines(12, 4), "in_proj_bias": FUSED_BIAS}
+    stored |= {"out_proj.weight": OUT, "out_proj.bias": OUT_BIAS}
+    weights = load(stored, "torch", heads=2)
+    assert_rounds_to(weights.W_q[1], np.array([[-0.98, -0.45, 0.74, 0.85], [-0.29, -1.0, -0.25, 0.87]]))
+    assert_rounds_to(weights.W_k[0], np.array([[0.71, -0.49, -0.97, -0.03], [0.95, 0.54, -0.66, -0.9]]))
+    assert_rounds_to(weights.W_v[1], np.array([[0.85, -0.29, -1.0, -0.25], [0.87, 0.71, -0.49, -0.97]]))
+    assert_rounds_to(weights.b_k, np.array([[-0.76, -0.98], [-0.46, 0.4]]))
+    expected = np.array(
+        [
+            [
+                [1.67630065, -0.9669456, 1.22223179, 2.15624198],
+                [1.5075861, 0.1891013, 0.18382534, 2.08014407],
+                [1.88127279, -0.99756223, 1.04738109, 2.36820137],
+            ]
+        ]
+    )
+    assert_rounds_to(row.multi_head(THREE, THREE, THREE, weights.T).output, expected)
+
+
+def test_queries_keys_and_values_head_by_head():
+    """A21: q, k, v of one head, then those of the next; the shapes are those of A20 (vllm PR 53114)."""
+    stored = {"query_key_value.weight": sines(12, 4), "query_key_value.bias": FUSED_BIAS}
+    stored |= {"dense.weight": OUT, "dense.bias": OUT_BIAS}
+    weights = load(stored, "neox", heads=2)
+    as_torch = dump(weights, "torch")
+    order = [0, 1, 6, 7, 2, 3, 8, 9, 4, 5, 10, 11]
+    assert_rounds_to(as_torch["in_proj_weight"], sines(12, 4)[order])
+    in_blocks = [0.39, 0.96, -0.46, 0.4, 0.81, 0.04, 0.97, 0.8, -0.76, -0.98, 0.02, -0.77]
+    assert_rounds_to(as_torch["in_proj_bias"], np.array(in_blocks))
+    expected = np.array(
+        [
+            [
+                [-1.09398771, 1.18030839, 1.77303402, -0.54501059],
+                [-0.40635053, 0.34338873, 1.95407809, 0.11078422],
+                [-1.12272477, 1.23910252, 1.74056459, -0.57072026],
+            ]
+        ]
+    )
+    assert_rounds_to(row.multi_head(THREE, THREE, THREE, weights.T).output, expected)
+
+
+def test_kdim_and_vdim_are_widths_of_inputs():
+    """A22: three matrices in place of one, and heads as wide as before (pytorch issue 95712)."""
+    stored = {"q_proj_weight": sines(4, 4, a=0.7), "k_proj_weight": sines(4, 3, a=0.8)}
+    stored |= {"v_proj_weight": sines(4, 5, a=1.7), "out_proj.weight": sines(4, 4, a=1.9)}
+    stored |= {"in_proj_bias": np.concatenate([sines(4, a=a) for a in (0.2, 0.3, 0.5)])}
+    stored |= {"out_proj.bias": sines(4, a=0.6)}
+    weights = load(stored, "torch-separate", heads=2)
+    q, k, v = sines(1, 2, 4), sines(1, 3, 3, a=0.9), sines(1, 3, 5, a=2.1)
+    expected = np.array(
+        [[[1.44940717, 2.9839838, 1.02759168, -1.32632332], [0.79653865, 0.04113308, 0.19181553, 1.21270113]]]
+    )
+    assert_rounds_to(row.multi_head(q, k, v, weights.T).output, expected)
+
+
+def test_heads_need_not_share_out_the_width():
+    """A27: two heads of key width 2 and value width 4 in a model of width 3 (keras issue 21219)."""
+    stored = {
+        "query/kernel": sines(3, 2, 2, a=0.7),
+        "query/bias": sines(2, 2, a=0.2),
+        "key/kernel": sines(3, 2, 2, a=0.8),
+        "key/bias": sines(2, 2, a=0.3),
+        "value/kernel": sines(3, 2, 4, a=1.7),
+        "value/bias": sines(2, 4, a=0.5),
+        "attention_output/kernel": sines(2, 4, 3, a=1.9),
+        "attention_output/bias": sines(3, a=0.6),
+    }
+    weights = load(stored, "keras")
+    flat = dump(weights, "linear")
+    W_q = [[0.39, -0.06, -0.28], [0.89, -0.69, 0.4], [0.97, -0.99, 0.9], [0.6, -0.83, 0.97]]
+    assert_rounds_to(flat["queries.weight"], np.array(W_q))
+    assert_rounds_to(flat["keys.weight"][3], np.array([0.33, -0.28, 0.22]))
+    assert_rounds_to(flat["values.weight"][[0, 7]], np.array([[0.39, 0.99, 0.62], [-0.26, 0.69, 0.97]]))
+    W_o = [0.39, -0.18, -0.69, -0.98, -0.94, -0.59, -0.04, 0.51]
+    assert_rounds_to(flat["output.weight"][0], np.array(W_o))
+    x = sines(1, 2, 3)
+    expected = np.array([[[-2.10488643, 3.4982906, 1.78385813], [-1.82685359, 3.33640745, 1.61016764]]])
+    assert_rounds_to(row.multi_head(x, x, x, weights.T).output, expected)
+    narrow = ColumnWeights(*[weights.W_q] * 3, weights.W_q.mT)
+    with pytest.raises(ValueError, match=re.escape("d_model is always h·d there, but d_model=3 (W_q) and h·d=4")):
+        dump(narrow, "torch")
+
+
+def test_stored_key_value_heads_belong_to_neighbours():
+    """A28, stored: two key-value heads side by side, for query heads 0, 1 and for 2, 3 (axlearn PR 842)."""
+    q, k, v = sines(4, 2, 2), sines(2, 3, 2, a=0.9), sines(2, 3, 2, a=2.1)
+    x, weights = passing_on(q, k, v)
+    stored = dump(weights, "linear")
+    assert stored["keys.weight"].tolist() == np.eye(4).tolist()
+    loaded = load(stored, "linear", heads=4)
+    assert (loaded.h, loaded.h_kv) == (4, 2)
+    heads = row.multi_head(*x, loaded.T).heads
+    assert_rounds_to(heads[1:3, 0], np.array([[0.11364831, 0.03196105], [0.28546934, -0.1379813]]))
+
+
+def test_rotary_pairs_side_by_side_or_half_a_head_apart():
+    """A30: rows of W_q and W_k in Meta's order and in that of transformers (transformers issue 25199)."""
+    stored = {"wq.weight": sines(8, 3, a=0.7), "wk.weight": sines(8, 3, a=1.6)}
+    stored |= {"wv.weight": sines(8, 3), "wo.weight": sines(3, 8)}
+    weights = load(stored, "llama-pairs", heads=2)
+    as_halves = dump(weights, "llama")
+    order = [0, 2, 1, 3, 4, 6, 5, 7]
+    assert_rounds_to(as_halves["q_proj.weight"], sines(8, 3, a=0.7)[order])
+    assert_rounds_to(as_halves["k_proj.weight"][5], np.array([-0.8, -0.58, 0.83]))
+    assert_rounds_to(as_halves["v_proj.weight"], stored["wv.weight"])
+    assert_rounds_to(as_halves["o_proj.weight"], stored["wo.weight"])
+
+    def score(Q, K):
+        return row.scaled_dot_product(rotated(Q, pairs=False), rotated(K, pairs=False))
+
+    expected = [
+        [
+            [0.921016, -2.17231852, 2.32706398],
+            [-0.33948705, 0.76040106, -1.12513518],
+            [-0.1586104, 0.74450058, -1.48879056],
+        ],
+        [
+            [-0.81075265, 1.52804097, -1.95078451],
+            [-0.22905243, 0.76665319, -0.69509213],
+            [0.23576466, -1.35662916, 2.31918402],
+        ],
+    ]
+    x = sines(1, 3, 3)
+    assert_rounds_to(row.multi_head(x, x, x, weights.T, score=score).scores, np.array([expected]))
 
 
 def passing_on(q, k, v):

@@ -46,7 +46,7 @@ def test_outputs_hold_nothing_of_this_machine(path):
 def test_errors_are_announced_and_nothing_is_skipped(path):
     for cell in code_cells(path):
         tags = set(cell.metadata.get("tags", []))
-        assert tags <= {"raises-exception", "hide-input", "hide-output"}
+        assert tags <= {"raises-exception", "hide-input", "hide-output", "full-width"}
         assert ("raises-exception" in tags) == any(output.output_type == "error" for output in cell.outputs)
 
 

@@ -1,0 +1,110 @@
+"""The command ``mha-tutorial``: see what layers a file of weights holds, and move one to another layout."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from .layouts import LAYOUTS, Match, convert, identify, read_shapes, write
+
+DESCRIPTION = """\
+Look into a .safetensors file and move an attention layer from one library's layout to another's.
+Numbers change their places and nothing else: no type, no rounding. Pickles (.pt, .bin) are never read.
+"""
+
+CONVERT = """\
+Read one layer of IN and write it to OUT as another library stores it. The layer alone is written: tensors
+of IN that do not begin with the prefix are left out. If anything goes wrong nothing is written.
+"""
+
+INSPECT = """\
+Say what layers a file holds: their layout, the number of heads where shapes tell it, their sizes and
+parameters, and which other layouts have the same shapes. Only names and shapes are read.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; return 0, or 2 if it could not be done, after one sentence to standard error."""
+    options = _parser().parse_args(arguments)
+    try:
+        options.run(options)
+    except (ValueError, TypeError, OSError, ImportError) as error:
+        print(f"mha-tutorial: error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    layouts = "layouts:\n" + "\n".join(f"  {layout.name:18}{layout.title}" for layout in LAYOUTS.values())
+    raw: dict[str, Any] = {"formatter_class": argparse.RawDescriptionHelpFormatter}
+    parser = argparse.ArgumentParser("mha-tutorial", description=DESCRIPTION, epilog=layouts, **raw)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    command = commands.add_parser(
+        "convert", help="write one layer in another layout", description=CONVERT, epilog=layouts, **raw
+    )
+    command.add_argument("input", metavar="IN", type=Path, help="a .safetensors file")
+    command.add_argument("output", metavar="OUT", type=Path, help="the .safetensors file to write")
+    names: dict[str, Any] = {"choices": LAYOUTS, "metavar": "LAYOUT", "required": True}
+    command.add_argument("--from", dest="source", help="the layout of the layer in IN", **names)
+    command.add_argument("--to", dest="target", help="the layout it gets in OUT", **names)
+    command.add_argument("--heads", type=int, metavar="N", help="heads, where the stored shapes do not tell")
+    command.add_argument("--kv-heads", type=int, metavar="N", help="key-value heads, to be checked")
+    command.add_argument("--prefix", default="", metavar="P", help="what keys begin with in IN, as h.0.attn.")
+    command.add_argument("--to-prefix", default="", metavar="P", help="what keys begin with in OUT")
+    command.add_argument("--force", action="store_true", help="overwrite OUT if it is there")
+    command.set_defaults(run=_convert)
+
+    command = commands.add_parser(
+        "inspect", help="say what layers a file holds", description=INSPECT, epilog=layouts, **raw
+    )
+    command.add_argument("file", metavar="FILE", type=Path, help="a .safetensors file")
+    command.set_defaults(run=_inspect)
+    return parser
+
+
+def _convert(options: argparse.Namespace) -> None:
+    tensors = convert(
+        options.input,
+        options.source,
+        options.target,
+        heads=options.heads,
+        kv_heads=options.kv_heads,
+        prefix=options.prefix,
+        to_prefix=options.to_prefix,
+    )
+    write(options.output, tensors, overwrite=options.force)
+    count = sum(array.size for array in tensors.values())
+    print(f"{options.output}: {len(tensors)} tensors, {count:,} parameters in layout '{options.target}'")
+
+
+def _inspect(options: argparse.Namespace) -> None:
+    shapes, matches = read_shapes(options.file), identify(options.file)
+    print(f"{options.file}: {len(shapes)} tensors")
+    if not matches:
+        print("no layout that is known here has keys and shapes like these:")
+        for name, shape in shapes.items():
+            print(f"  {name} {shape}")
+    for _, group in groupby(matches, key=lambda match: match._replace(prefix="")):
+        print("\n".join(_describe(list(group))))
+
+
+def _describe(same: list[Match]) -> list[str]:
+    """The lines about layers that differ in their prefix alone."""
+    match, *others = same
+    prefixes = repr(match.prefix) + (f" to {others[-1].prefix!r}" if others else "")
+    lines = [
+        f"{match.layout}: {LAYOUTS[match.layout].title}",
+        f"  layers      {len(same)}, prefix {prefixes}",
+        f"  heads       {match.heads or 'not told by shapes: look into the configuration of the model'}",
+        f"  sizes       {', '.join(f'{name}={length}' for name, length in match.sizes.items())}",
+        f"  parameters  {match.parameters:,}" + (" each" if others else ""),
+    ]
+    if match.alike:
+        alike = ", ".join(match.alike)
+        lines.append(f"  shapes      are those of {alike} as well; only the names tell that it is {match.layout}")
+    if match.surplus:
+        lines.append(f"  beside it   {', '.join(match.surplus)}, which convert refuses")
+    return lines

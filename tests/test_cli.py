@@ -1,0 +1,307 @@
+"""The command line: every layout there and back, what it says of a file, and what it refuses to do."""
+
+import os
+import pickle
+import runpy
+import subprocess
+import sys
+
+import ml_dtypes
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
+
+from mha_tutorial import ColumnWeights, cli
+from mha_tutorial.layouts import LAYOUTS, checkpoint, dump, load
+from tests.test_layouts import assert_same, draw
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def bert(folder, rng):
+    """A file with one layer of 3 heads and 12 features beside something else."""
+    stored = dump(ColumnWeights.random(rng, d_model=12, h=3), "bert", "layer.0.attention.")
+    save_file(stored | {"embeddings": np.ones((5, 12))}, folder / "bert.safetensors")
+    return stored
+
+
+def run(command: str) -> int:
+    return cli.main(command.split())
+
+
+def assert_refused(command, message, capsys):
+    """Exit code 2, one sentence on standard error, and the folder as it was."""
+    before = listing()
+    assert run(command) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("mha-tutorial: error: ")
+    assert message in printed.err
+    assert printed.err.count("\n") == 1
+    assert listing() == before
+
+
+def listing():
+    """What the folder holds, byte by byte."""
+    contents = {}
+    for root, folders, files in os.walk("."):
+        contents |= {os.path.join(root, name): None for name in folders}
+        for name in files:
+            with open(os.path.join(root, name), "rb") as file:
+                contents[os.path.join(root, name)] = file.read()
+    return contents
+
+
+# --- convert ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_layout_there_and_back(layout, dtype, folder, rng, capsys):
+    """From its own layout to another and back: the same tensors, byte by byte."""
+    weights = ColumnWeights.random(rng, d_model=30, h=3)
+    stored = {key: array.astype(dtype) for key, array in dump(weights, layout, "mha.").items()}
+    save_file(stored, "in.safetensors")
+    other = "gpt2" if layout != "gpt2" else "neox"
+    there = f"convert in.safetensors there.safetensors --from {layout} --to {other} --heads 3 --prefix mha."
+    back = f"convert there.safetensors back.safetensors --from {other} --to {layout} --heads 3 --to-prefix mha."
+    assert run(there) == run(back) == 0
+    assert_same(load_file("back.safetensors"), stored)
+    count = f"{weights.parameter_count:,} parameters"
+    assert capsys.readouterr().out == (
+        f"there.safetensors: 4 tensors, {count} in layout '{other}'\n"
+        f"back.safetensors: {len(stored)} tensors, {count} in layout '{layout}'\n"
+    )
+
+
+@pytest.mark.parametrize("layout", ["linear", "llama", "llama-pairs", "columns"])
+def test_groups_of_heads_there_and_back(layout, folder, rng):
+    weights = ColumnWeights.random(rng, d_model=12, h=6, h_kv=2)
+    save_file(dump(weights, layout), "in.safetensors")
+    assert run(f"convert in.safetensors out.safetensors --from {layout} --to columns --heads 6 --kv-heads 2") == 0
+    assert run(f"convert out.safetensors back.safetensors --from columns --to {layout}") == 0
+    assert_same(load_file("out.safetensors"), weights.arrays())
+    assert_same(load_file("back.safetensors"), load_file("in.safetensors"))
+
+
+def test_the_layer_alone_is_written(bert, folder):
+    convert = (
+        "convert bert.safetensors out.safetensors --from bert --to torch --heads 3 --prefix layer.0.attention."
+    )
+    assert run(f"{convert} --to-prefix self_attn.") == 0
+    written = load_file("out.safetensors")
+    assert_same(written, dump(load(bert, "bert", heads=3, prefix="layer.0.attention."), "torch", "self_attn."))
+    with safe_open("out.safetensors", framework="np") as file:
+        assert file.metadata() == {"format": "pt"}
+    assert sorted(entry.name for entry in folder.iterdir()) == ["bert.safetensors", "out.safetensors"]
+
+
+CONVERT = "convert bert.safetensors out.safetensors --from bert --to torch --prefix layer.0.attention."
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (CONVERT, "pass heads, a divisor of h·d=12"),
+        (f"{CONVERT} --heads 5", "must be '(h d) d_model' = (5·d, d_model) with h=5 (given), got shape (12, 12)"),
+        (f"{CONVERT} --heads 3 --kv-heads 1", "got heads=3 and kv_heads=1"),
+        (f"{CONVERT} --heads 3 --from torch", "but the names are those of layout 'bert'"),
+        (f"{CONVERT} --heads 3 --prefix layer.", "which stands there with prefix 'layer.0.attention.'"),
+        (f"{CONVERT} --heads 0", "heads must be a whole number of at least 1, got 0"),
+    ],
+)
+def test_a_layer_that_does_not_fit_is_not_written(command, message, bert, capsys):
+    assert_refused(command, message, capsys)
+
+
+@pytest.mark.parametrize("ending", checkpoint.PICKLES)
+def test_pickles_are_refused_unread(ending, folder, capsys):
+    class Bomb:
+        def __reduce__(self):
+            return (os.mkdir, ("exploded",))
+
+    (folder / f"model{ending}").write_bytes(pickle.dumps(Bomb()))
+    reason = f"model{ending} is a pickle, and reading a pickle can run any code it holds"
+    assert_refused(f"inspect model{ending}", reason, capsys)
+    assert_refused(f"convert model{ending} out.safetensors --from bert --to torch --heads 3", reason, capsys)
+    assert_refused(f"convert model{ending} model{ending} --from bert --to torch --heads 3 --force", reason, capsys)
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("inspect nowhere.safetensors", "nowhere.safetensors is not a file"),
+        ("inspect weights.h5", "weights.h5 is not named as a safetensors file: its name must end in .safetensors"),
+        ("inspect text.safetensors", "text.safetensors is not a safetensors file: "),
+        (f"{CONVERT} --heads 3".replace("out.safetensors", "out.h5"), "its name must end in .safetensors"),
+        (f"{CONVERT} --heads 3".replace("out.", "no/out."), "no is not a folder, so nothing can be written there"),
+    ],
+)
+def test_files_of_another_kind_are_refused(command, message, bert, folder, capsys):
+    (folder / "text.safetensors").write_text("no tensors, only text")
+    assert_refused(command, message, capsys)
+
+
+def test_types_that_numpy_lacks_are_named(folder, capsys):
+    module = torch.nn.MultiheadAttention(6, 3)
+    eighth = {key: tensor.to(torch.float8_e4m3fn) for key, tensor in module.state_dict().items()}
+    safetensors.torch.save_file(eighth, "eighth.safetensors")
+    convert = "convert eighth.safetensors out.safetensors --from torch --to gpt2 --heads 3"
+    assert_refused(convert, "is of type F8_E4M3, which NumPy does not have", capsys)
+
+
+def test_existing_files_are_overwritten_on_demand(bert, folder, capsys):
+    (folder / "out.safetensors").write_bytes(b"precious")
+    assert_refused(f"{CONVERT} --heads 3", "out.safetensors is there already and was not overwritten", capsys)
+    assert run(f"{CONVERT} --heads 3 --force") == 0
+    assert sorted(load_file("out.safetensors")) == sorted(dump(draw_like(bert), "torch"))
+
+
+def draw_like(bert):
+    return load(bert, "bert", heads=3, prefix="layer.0.attention.")
+
+
+def test_a_file_may_be_converted_in_place(bert, folder):
+    assert run(f"{CONVERT} --heads 3 --force".replace("out.", "bert.")) == 0
+    assert_same(load_file("bert.safetensors"), dump(draw_like(bert), "torch"))
+
+
+@pytest.mark.parametrize("interruption", [OSError("no space left on device"), KeyboardInterrupt()])
+@pytest.mark.parametrize("there", [True, False])
+def test_an_interrupted_write_leaves_nothing_behind(interruption, there, bert, folder, capsys, monkeypatch):
+    if there:
+        (folder / "out.safetensors").write_bytes(b"precious")
+
+    def half(tensors, path, metadata):
+        path.write_bytes(b"half a fi")
+        raise interruption
+
+    monkeypatch.setattr("safetensors.numpy.save_file", half)
+    command = f"{CONVERT} --heads 3 --force"
+    if isinstance(interruption, OSError):
+        assert_refused(command, "no space left on device", capsys)
+        return
+    before = listing()
+    with pytest.raises(KeyboardInterrupt):
+        run(command)
+    assert listing() == before
+
+
+def test_the_extra_is_asked_for_where_it_is_missing(bert, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
+    message = (
+        "safetensors.numpy is missing; reading and writing files needs it: pip install 'mha-tutorial[convert]'"
+    )
+    assert_refused(f"{CONVERT} --heads 3", message, capsys)
+
+
+# --- inspect ------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_is_described(folder, rng, capsys):
+    layers = {}
+    for i in range(3):
+        layers |= dump(ColumnWeights.random(rng, d_model=12, h=3), "bert", f"layer.{i}.attention.")
+    save_file(layers | {"layer.3.attention.query": np.ones(2)}, "model.safetensors")
+    assert run("inspect model.safetensors") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "model.safetensors: 25 tensors",
+        "bert: BERT in transformers",
+        "  layers      3, prefix 'layer.0.attention.' to 'layer.2.attention.'",
+        "  heads       not told by shapes: look into the configuration of the model",
+        "  sizes       h·d=12, d_model=12",
+        "  parameters  624 each",
+        "  shapes      are those of llama-pairs as well; only the names tell that it is bert",
+    ]
+
+
+def test_what_shapes_tell_and_what_is_in_the_way(folder, rng, capsys):
+    weights = draw(rng, LAYOUTS["keras"])
+    save_file(dump(weights, "keras") | {"norm": np.ones(3)}, "keras.safetensors")
+    assert run("inspect keras.safetensors") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "keras.safetensors: 9 tensors",
+        "keras: Keras MultiHeadAttention",
+        "  layers      1, prefix ''",
+        "  heads       6",
+        "  sizes       d_query=17, h=6, d_k=11, d_key=19, d_value=23, d_v=13, d_model=29",
+        f"  parameters  {weights.parameter_count:,}",
+        "  beside it   norm, which convert refuses",
+    ]
+
+
+def test_an_unknown_layout_is_shown_as_it_is(folder, capsys):
+    save_file({"mine.qkv": np.ones((3, 2))}, "mine.safetensors")
+    assert run("inspect mine.safetensors") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "mine.safetensors: 1 tensors",
+        "no layout that is known here has keys and shapes like these:",
+        "  mine.qkv (3, 2)",
+    ]
+
+
+# --- the command --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["--help", "convert --help", "inspect --help"])
+def test_help_lists_the_layouts(command, capsys):
+    with pytest.raises(SystemExit) as stop:
+        run(command)
+    assert stop.value.code == 0
+    printed = capsys.readouterr().out
+    for layout in LAYOUTS.values():
+        assert f"{layout.name:18}{layout.title}" in printed
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("", "the following arguments are required: COMMAND"),
+        ("convert a b", "the following arguments are required: --from, --to"),
+        ("convert a b --from kears --to torch", "invalid choice: 'kears'"),
+        ("convert a b --from keras --to torch --heads x", "argument --heads: invalid int value: 'x'"),
+    ],
+)
+def test_a_wrong_call_says_what_is_wrong(command, message, capsys):
+    with pytest.raises(SystemExit) as stop:
+        run(command)
+    assert stop.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_module_is_the_command(bert, folder):
+    """In a process of its own: exit codes, no traceback, and neither PyTorch nor Matplotlib loaded."""
+
+    def call(*arguments):
+        return subprocess.run(
+            [sys.executable, "-X", "importtime", "-m", "mha_tutorial", *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    described = call("inspect", "bert.safetensors")
+    assert described.returncode == 0
+    assert described.stdout.startswith("bert.safetensors: 9 tensors\nbert: BERT in transformers\n")
+    assert "torch" not in described.stderr
+    assert "matplotlib" not in described.stderr
+    refused = call("inspect", "model.bin")
+    assert refused.returncode == 2
+    assert "mha-tutorial: error: model.bin is a pickle" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_running_the_module_ends_with_the_exit_code(bert, monkeypatch):
+    for arguments, code in ((["inspect", "bert.safetensors"], 0), (["inspect", "model.bin"], 2)):
+        monkeypatch.setattr(sys, "argv", ["mha-tutorial", *arguments])
+        with pytest.raises(SystemExit) as stop:
+            runpy.run_module("mha_tutorial", run_name="__main__")
+        assert stop.value.code == code

@@ -1,0 +1,636 @@
+"""The layouts: load undoes dump, outputs are PyTorch's, and what does not fit is named with both shapes."""
+
+import math
+import re
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mha_tutorial import ColumnWeights, layouts
+from mha_tutorial.layouts import LAYOUTS, Layout, Stored, dump, identify, load
+from mha_tutorial.layouts.patterns import axes, solve, told
+from mha_tutorial.reference import row
+from tests.helpers import assert_close, rotated
+
+each_layout = pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+HEADS_HAVE_AN_AXIS = {"keras", "flax", "transformer-lens", "columns"}
+
+
+SIZES = {"h": 6, "h_kv": 2, "two": 2, "half": 5, "d": 7, "d_k": 11, "d_v": 13}
+SIZES |= {"d_query": 17, "d_key": 19, "d_value": 23, "d_model": 29}
+
+
+def draw(rng, layout, bias=True, dtype=np.float64, **sizes):
+    """A random layer with sizes as different as the library allows."""
+    sizes = SIZES | sizes
+    for letter, several in layout.bound.items():
+        sizes[letter] = math.prod(sizes[factor] for factor in several.split())
+    shapes = {
+        name: [math.prod(sizes[letter] for letter in axis) for axis in axes(tensor.held)]
+        for tensor in layout.tensors
+        for name in tensor.arrays
+        if bias or name.startswith("W")
+    }
+    return ColumnWeights(**{name: rng.normal(size=shape).astype(dtype) for name, shape in shapes.items()})
+
+
+def assert_same(actual, expected):
+    """The same names in any order, and the same bytes in the same shapes and types."""
+    assert set(actual) == set(expected)
+    for name, array in expected.items():
+        np.testing.assert_array_equal(actual[name], array, strict=True)
+        assert actual[name].tobytes() == array.tobytes()
+
+
+def always_biased(layout):
+    """Whether the library has no such layer without biases."""
+    return all(tensor.together is None for tensor in layout.tensors)
+
+
+# --- there and back ---------------------------------------------------------------------------------------------
+
+
+@each_layout
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    h_kv=st.integers(1, 4),
+    group=st.integers(1, 3),
+    sizes=st.fixed_dictionaries(
+        {letter: st.integers(1, 9) for letter in SIZES if letter[0] == "d" or letter == "half"}
+    ),
+    bias=st.booleans(),
+    dtype=st.sampled_from([np.float16, np.float32, np.float64]),
+    prefix=st.sampled_from(["", "h.0.attn.", "mha/"]),
+)
+@settings(max_examples=25, deadline=None)
+def test_load_undoes_dump_and_dump_undoes_load(layout, seed, h_kv, group, sizes, bias, dtype, prefix):
+    h, bias = h_kv * group, bias or always_biased(layout)
+    weights = draw(np.random.default_rng(seed), layout, bias, dtype, **sizes, h=h, h_kv=h_kv)
+    stored = dump(weights, layout, prefix)
+    heads = None if layout.name in HEADS_HAVE_AN_AXIS else h
+    back = load(stored, layout.name, heads, prefix=prefix)
+    assert type(back) is ColumnWeights
+    assert_same(back.arrays(), weights.arrays())
+    assert_same(dump(back.T, layout, prefix), stored)
+
+
+@each_layout
+def test_keys_come_in_the_order_of_the_table_below_the_prefix(layout, rng):
+    stored = dump(draw(rng, layout), layout, "layer.")
+    assert list(stored) == ["layer." + tensor.key for tensor in layout.tensors]
+    assert all(array.flags["C_CONTIGUOUS"] for array in stored.values())
+
+
+@each_layout
+def test_nothing_shares_memory_and_nothing_is_changed(layout, rng):
+    weights = draw(rng, layout)
+    stored = dump(weights, layout)
+    assert not any(np.shares_memory(a, b) for a in weights.arrays().values() for b in stored.values())
+    before = {key: array.copy() for key, array in stored.items()}
+    for array in stored.values():
+        array.flags.writeable = False
+    loaded = load(stored, layout, weights.h)
+    assert not any(np.shares_memory(a, b) for a in loaded.arrays().values() for b in stored.values())
+    for array in loaded.arrays().values():
+        array[...] = 0
+    assert_same(stored, before)
+
+
+@pytest.mark.parametrize("source", LAYOUTS)
+def test_every_layout_converts_into_every_other(source, rng):
+    weights = ColumnWeights.random(rng, d_model=30, h=3)  # sizes that every library allows
+    stored = dump(weights, source, "a.")
+    for target in LAYOUTS:
+        moved = layouts.convert(stored, source, target, heads=3, prefix="a.", to_prefix="b.")
+        assert_same(moved, dump(weights, target, "b."))
+
+
+@each_layout
+def test_the_table_holds_every_array_once(layout):
+    held = [name for tensor in layout.tensors for name in tensor.arrays]
+    assert sorted(held) == sorted(["W_q", "W_k", "W_v", "W_o", "b_q", "b_k", "b_v", "b_o"])
+    assert LAYOUTS[layout.name] is layout
+    for tensor in layout.tensors:
+        before, after = (sorted(re.findall(r"\w+", side)) for side in tensor.pattern.split(" -> "))
+        assert before == after, tensor.pattern
+
+
+def test_a_layout_of_your_own(rng):
+    mine = Layout(
+        "mine",
+        "somebody's",
+        (
+            Stored("qkv", "W_q W_k W_v", "(d h qkv) d_model -> qkv h d d_model"),
+            Stored("out", "W_o", "(d h) d_model -> h d_model d"),
+        ),
+    )
+    weights = ColumnWeights.random(rng, d_model=11, h=3, d_k=5, d_v=5, bias=False)
+    stored = dump(weights, mine)
+    assert stored["qkv"][(4 * 3 + 2) * 3 + 1, 7] == weights.W_k[2, 4, 7]  # feature 4, head 2, keys
+    assert_same(load(stored, mine, heads=3).arrays(), weights.arrays())
+
+
+# --- what the patterns say ----------------------------------------------------------------------------------------
+
+
+def each_row(weights):
+    """Every projection p, head h and feature i of a layer, with its row of the matrix and its bias."""
+    for p, name in enumerate("qkv"):
+        W, b = weights.arrays()[f"W_{name}"], weights.arrays()[f"b_{name}"]
+        for h, i in np.ndindex(b.shape):
+            yield p, h, i, W[h, i], b[h, i]
+
+
+@pytest.mark.equation("eq-layout-blocks")
+def test_rows_of_a_fused_matrix_in_blocks(rng):
+    weights = ColumnWeights.random(rng, d_model=35, h=5)
+    upright, lying = dump(weights, "torch"), dump(weights, "gpt2")
+    for p, h, i, row_of_W, bias in each_row(weights):
+        r = (p * 5 + h) * 7 + i
+        np.testing.assert_array_equal(upright["in_proj_weight"][r], row_of_W)
+        np.testing.assert_array_equal(lying["c_attn.weight"][:, r], row_of_W)
+        assert upright["in_proj_bias"][r] == lying["c_attn.bias"][r] == bias
+
+
+@pytest.mark.equation("eq-layout-by-head")
+def test_rows_of_a_fused_matrix_head_by_head(rng):
+    weights = ColumnWeights.random(rng, d_model=35, h=5)
+    neox, uva = dump(weights, "neox"), dump(weights, "uva")
+    for p, h, i, row_of_W, bias in each_row(weights):
+        r = (3 * h + p) * 7 + i
+        np.testing.assert_array_equal(neox["query_key_value.weight"][r], row_of_W)
+        np.testing.assert_array_equal(uva["qkv_proj.weight"][r], row_of_W)
+        assert neox["query_key_value.bias"][r] == uva["qkv_proj.bias"][r] == bias
+
+
+@pytest.mark.equation("eq-rotary-order")
+def test_rows_of_a_rotary_head(rng):
+    """Row i of the package, and of transformers, is row 2i of Meta's; row d_k/2 + i is row 2i + 1."""
+    weights = ColumnWeights.random(rng, d_model=11, h=6, h_kv=2, d_k=10, d_v=10)
+    stored = dump(weights, "llama-pairs")
+    for key, W, b in (("wq", weights.W_q, weights.b_q), ("wk", weights.W_k, weights.b_k)):
+        rows = stored[f"{key}.weight"].reshape(len(W), 10, 11)
+        biases = stored[f"{key}.bias"].reshape(len(W), 10)
+        for i in range(5):
+            np.testing.assert_array_equal(rows[:, [2 * i, 2 * i + 1]], W[:, [i, 5 + i]])
+            np.testing.assert_array_equal(biases[:, [2 * i, 2 * i + 1]], b[:, [i, 5 + i]])
+    np.testing.assert_array_equal(stored["wv.weight"], weights.W_v.reshape(20, 11))
+
+
+def test_the_inverse_of_the_inverse():
+    for layout in LAYOUTS.values():
+        for tensor in layout.tensors:
+            assert layouts.inverse(layouts.inverse(tensor.pattern)) == tensor.pattern
+
+
+def test_a_product_gives_way_to_its_factors():
+    """The matrix tells h·d, and the bias after it tells h and d; both must agree."""
+    sizes = solve("example:", {"matrix": ("(h d) m", (15, 11)), "bias": ("h d", (3, 5))})
+    assert {name: size.length for name, size in told(["h", "d", "m"], sizes).items()} == {"h": 3, "d": 5, "m": 11}
+    message = "example: matrix must be '(h d) m' = (20, 11) with m=11 (matrix), h=4 (bias), d=5 (bias), got shape"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        solve("example:", {"matrix": ("(h d) m", (15, 11)), "bias": ("h d", (4, 5))})
+
+
+def test_the_atlas_has_a_line_for_every_tensor():
+    entries = layouts.atlas()
+    assert [(entry.layout, entry.tensor) for entry in entries] == [
+        (layout.name, tensor.key) for layout in LAYOUTS.values() for tensor in layout.tensors
+    ]
+    by_tensor = {(entry.layout, entry.tensor): entry for entry in entries}
+    assert by_tensor["gpt2", "c_attn.weight"].shape == "d_model × q, k, v › heads › features"
+    assert by_tensor["llama-pairs", "wk.weight"].shape == "key-value heads › pairs › two × d_model"
+    products = {
+        ("torch", "in_proj_weight"): "W x",
+        ("torch", "out_proj.weight"): "W x",
+        ("gpt2", "c_attn.weight"): "x @ W",
+        ("gpt2", "c_proj.weight"): "x @ W",
+        ("keras", "attention_output/kernel"): "x @ W",
+        ("transformer-lens", "W_Q"): "x @ W",
+        ("columns", "W_q"): "W x",
+        ("llama-pairs", "wq.weight"): "W x",
+        ("bert", "self.query.bias"): "+ b",
+    }
+    assert {name: by_tensor[name].product for name in products} == products
+
+
+# --- PyTorch ------------------------------------------------------------------------------------------------------
+
+
+def randomised(module, seed=0):
+    """Random numbers for every parameter, since fresh biases are zero."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.normal_(generator=generator)
+    return module
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(
+    ("layout", "widths"), [("torch", {}), ("torch-separate", {"kdim": 11, "vdim": 13})], ids=["packed", "separate"]
+)
+def test_output_is_that_of_multihead_attention(layout, widths, bias, rng):
+    module = randomised(
+        torch.nn.MultiheadAttention(15, 3, bias=bias, batch_first=True, dtype=torch.float64, **widths)
+    )
+    q, k, v = (rng.normal(size=(2, n, w)) for n, w in ((5, 15), (7, module.kdim), (7, module.vdim)))
+    expected, attention = module(*map(torch.from_numpy, (q, k, v)), average_attn_weights=False)
+    weights = load(module, layout, heads=3)
+    trace = row.multi_head(q, k, v, weights.T)
+    assert_close(trace.attention, attention.detach().numpy())
+    assert_close(trace.output, expected.detach().numpy())
+    back = {key: torch.from_numpy(array) for key, array in dump(weights, layout).items()}
+    torch.testing.assert_close(back, dict(module.state_dict()), rtol=0, atol=0)
+
+
+class Separate(torch.nn.Module):
+    """Multi-head attention of four `nn.Linear`, as many write it; `names` are theirs."""
+
+    def __init__(self, names, widths, d_model, h, h_kv, d_k, d_v):
+        super().__init__()
+        self.names, self.h, self.h_kv = names, h, h_kv
+        inner = (h * d_k, h_kv * d_k, h_kv * d_v)
+        for name, wide, out in zip(names, (*widths, h * d_v), (*inner, d_model), strict=True):
+            setattr(self, name, torch.nn.Linear(wide, out, dtype=torch.float64))
+
+    def forward(self, q, k, v):
+        to_q, to_k, to_v, to_o = (getattr(self, name) for name in self.names)
+
+        def split(x, heads):
+            return x.unflatten(-1, (heads, -1)).transpose(-3, -2)
+
+        queries, keys, values = split(to_q(q), self.h), split(to_k(k), self.h_kv), split(to_v(v), self.h_kv)
+        heads = torch.nn.functional.scaled_dot_product_attention(queries, keys, values, enable_gqa=True)
+        return to_o(heads.transpose(-3, -2).flatten(-2))
+
+
+SEPARATE = {
+    "linear": (["queries", "keys", "values", "output"], (17, 19, 23), 29, 6, 2, 11, 13),
+    "d2l": (["W_q", "W_k", "W_v", "W_o"], (17, 19, 23), 21, 3, 3, 7, 7),
+}
+
+
+@pytest.mark.parametrize("layout", SEPARATE)
+def test_output_is_that_of_separate_linears(layout, rng):
+    module = randomised(Separate(*SEPARATE[layout]))
+    q, k, v = (rng.normal(size=(2, n, w)) for n, w in ((5, 17), (7, 19), (7, 23)))
+    expected = module(*map(torch.from_numpy, (q, k, v))).detach().numpy()
+    weights = load(module, layout, heads=module.h)
+    assert weights.h_kv == module.h_kv
+    assert_close(row.multi_head(q, k, v, weights.T).output, expected)
+
+
+def test_output_is_that_of_the_tutorial_of_amsterdam(rng):
+    """Its forward pass: one projection, split by heads first and then in thirds."""
+    h, d, width, d_model = 3, 7, 17, 29
+    qkv_proj = torch.nn.Linear(width, 3 * h * d, dtype=torch.float64)
+    o_proj = torch.nn.Linear(h * d, d_model, dtype=torch.float64)
+    module = randomised(torch.nn.ModuleDict({"qkv_proj": qkv_proj, "o_proj": o_proj}))
+    x = rng.normal(size=(2, 5, width))
+    queries, keys, values = qkv_proj(torch.from_numpy(x)).unflatten(-1, (h, 3 * d)).transpose(1, 2).chunk(3, dim=-1)
+    heads = torch.nn.functional.scaled_dot_product_attention(queries, keys, values)
+    expected = o_proj(heads.transpose(1, 2).flatten(-2)).detach().numpy()
+    assert_close(row.multi_head(x, x, x, load(module, "uva", h).T).output, expected)
+
+
+def test_output_is_that_of_the_einsums_of_transformer_lens(rng):
+    """As its documentation writes them, with the axes [head, in, out]."""
+    h, d, d_model = 3, 7, 11
+    stored = {f"W_{p}": rng.normal(size=(h, d_model, d)) for p in "QKV"} | {"W_O": rng.normal(size=(h, d, d_model))}
+    stored |= {f"b_{p}": rng.normal(size=(h, d)) for p in "QKV"} | {"b_O": rng.normal(size=d_model)}
+    stored |= {"mask": np.tril(np.ones((5, 5), dtype=bool)), "IGNORE": np.array(-np.inf)}  # its buffers
+    x = rng.normal(size=(2, 5, d_model))
+    q, k, v = (np.einsum("bpm,hmd->bphd", x, stored[f"W_{p}"]) + stored[f"b_{p}"] for p in "QKV")
+    scores = np.einsum("bqhd,bkhd->bhqk", q, k) / np.sqrt(d)
+    z = np.einsum("bhqk,bkhd->bqhd", row.softmax(scores), v)
+    expected = np.einsum("bqhd,hdm->bqm", z, stored["W_O"]) + stored["b_O"]
+    assert_close(row.multi_head(x, x, x, load(stored, "transformer-lens").T).output, expected)
+
+
+def test_rotary_scores_are_the_same_in_both_orders(rng):
+    """Meta's rows with its pairs side by side, and the package's rows with pairs half a head apart."""
+    h, h_kv, d, width, n = 6, 2, 10, 17, 5
+    stored = {
+        f"w{p}.weight": rng.normal(size=shape)
+        for p, shape in {"q": (60, 17), "k": (20, 17), "v": (20, 17), "o": (17, 60)}.items()
+    }
+    x = rng.normal(size=(n, width))
+    q, k = (
+        (x @ stored[f"w{p}.weight"].T).reshape(n, heads, d).swapaxes(0, 1) for p, heads in (("q", h), ("k", h_kv))
+    )
+    expected = row.scaled_dot_product(rotated(q, pairs=True), rotated(k, pairs=True).repeat(3, axis=0))
+
+    def rotary(Q, K):
+        return row.scaled_dot_product(rotated(Q, pairs=False), rotated(K, pairs=False))
+
+    weights = load(stored, "llama-pairs", heads=h).T
+    assert_close(row.multi_head(x, x, x, weights, score=rotary).scores, expected)
+    hugging = {f"{p}_proj.weight": array for p, array in zip("qkvo", stored.values(), strict=True)}
+    unmoved = row.multi_head(x, x, x, load(hugging, "llama", heads=h).T, score=rotary).scores
+    assert np.abs(unmoved - expected).max() > 0.1 * np.abs(expected).max()  # rows in the other order: other scores
+
+
+# --- checkpoints --------------------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_may_be_nested(rng):
+    stored = dump(draw(rng, LAYOUTS["flax"]), "flax")
+    nested = {"params": {"attention": {}}}
+    for key, array in stored.items():
+        module, name = key.split(".")
+        nested["params"]["attention"].setdefault(module, {})[name] = array
+    assert_same(dump(load(nested, "flax", prefix="params.attention."), "flax"), stored)
+
+
+def test_a_checkpoint_may_need_gradients_and_keeps_its_type():
+    module = torch.nn.MultiheadAttention(6, 3)
+    weights = load(dict(module.named_parameters()), "torch", heads=3)
+    assert weights.dtype == np.float32
+    assert load(module.half(), "torch", heads=3).dtype == np.float16
+
+
+def test_bfloat16_is_moved_but_not_loaded():
+    module = torch.nn.MultiheadAttention(6, 3, dtype=torch.bfloat16)
+    with pytest.raises(
+        TypeError,
+        match=r"in_proj_weight is bfloat16, which NumPy does not have: convert it to float32, .*\.float\(\)",
+    ):
+        load(module, "torch", heads=3)
+    wide = dump(load(module.float(), "torch", heads=3), "torch")
+    narrow = {key: array.astype(ml_dtypes.bfloat16) for key, array in wide.items()}
+    with pytest.raises(TypeError, match=r"layout 'torch': the tensors are bfloat16; convert it to float32"):
+        load(narrow, "torch", heads=3)
+    moved = layouts.convert(narrow, "torch", "gpt2", heads=3)
+    assert moved["c_attn.weight"].dtype == ml_dtypes.bfloat16
+    assert_same(layouts.convert(moved, "gpt2", "torch", heads=3), narrow)
+
+
+@pytest.mark.parametrize("checkpoint", [[1.0], np.ones(3), None])
+def test_what_is_no_checkpoint_is_refused(checkpoint):
+    message = f"mapping of names to arrays, .*, got {type(checkpoint).__name__}"
+    for function in (lambda: load(checkpoint, "torch", heads=3), lambda: identify(checkpoint)):
+        with pytest.raises(TypeError, match=message):
+            function()
+
+
+# --- what does not fit --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def bert(rng):
+    """A layer as BERT stores it: 3 heads of 4 features in a model of 12."""
+    return dump(ColumnWeights.random(rng, d_model=12, h=3), "bert")
+
+
+def refused(checkpoint, layout, message, heads=3, error=ValueError, **options):
+    with pytest.raises(error, match=re.escape(f"layout '{layout}': {message}")):
+        load(checkpoint, layout, heads, **options)
+
+
+def test_a_wrong_number_of_heads_is_refused(bert, rng):
+    fits = "self.query.weight must be '(h d) d_model' = (5·d, d_model) with h=5 (given), got shape (12, 12)"
+    refused(bert, "bert", fits, heads=5)
+    keras = dump(draw(rng, LAYOUTS["keras"]), "keras")
+    fits = (
+        "query/kernel must be 'd_query h d_k' = (17, 4, d_k) with h=4 (given), d_query=17 (query/kernel), got shape"
+    )
+    refused(keras, "keras", f"{fits} (17, 6, 11)", heads=4)
+
+
+@pytest.mark.parametrize("name", ["heads", "kv_heads"])
+@pytest.mark.parametrize("number", [0, -1, 2.0, "3"])
+def test_numbers_of_heads_are_whole_and_positive(name, number, bert):
+    message = f"{name} must be a whole number of at least 1, got {number!r}"
+    refused(bert, "bert", message, **{"heads": 3} | {name: number})
+
+
+def test_heads_that_shapes_do_not_tell_are_asked_for(bert, rng):
+    message = "heads are stored side by side, and shapes do not tell how many there are; pass heads, a divisor of"
+    refused(bert, "bert", f"{message} h·d=12", heads=None)
+    refused(dump(draw(rng, LAYOUTS["llama"]), "llama"), "llama", f"{message} h·half=30", heads=None)
+
+
+def test_a_wrong_number_of_key_value_heads_is_refused(bert, rng):
+    message = "keys and values have as many heads as queries here, got heads=3 and kv_heads=1"
+    refused(bert, "bert", message, kv_heads=1)
+    assert load(bert, "bert", heads=3, kv_heads=3).h_kv == 3
+    llama = dump(draw(rng, LAYOUTS["llama"]), "llama")
+    assert load(llama, "llama", heads=np.int64(6), kv_heads=2).h_kv == 2
+    fits = "k_proj.weight must be '(h_kv two half) d_model' = (30, 29) with h_kv=3 (given), half=5 (q_proj.weight)"
+    refused(llama, "llama", fits, heads=6, kv_heads=3)
+    message = "key-value heads must divide the heads, got h_kv=2 (k_proj.weight) and h=3 (given)"
+    odd = llama | {"k_proj.weight": llama["k_proj.weight"].repeat(2, axis=0)}
+    odd = {key: array for key, array in odd.items() if "weight" in key}
+    odd["v_proj.weight"] = odd["k_proj.weight"]
+    refused(odd, "llama", message, heads=3)
+
+
+def test_wrong_widths_are_named_with_where_they_differ_from(bert):
+    known = "with h=3 (given), d=4 (self.query.weight), d_model=12 (self.query.weight)"
+    for shape in ((12, 13), (13, 12), (15, 12), (24, 12), (12, 24)):
+        fits = f"self.key.weight must be '(h d) d_model' = (12, 12) {known}, got shape {shape}"
+        refused(bert | {"self.key.weight": np.ones(shape)}, "bert", fits)
+
+
+@pytest.mark.parametrize("shape", [(12,), (3, 4, 12), (12, 0)])
+def test_a_wrong_number_of_axes_is_refused(shape, bert):
+    fits = "a.self.key.weight must be '(h d) d_model' = (3·d, d_model), with 2 axes and none of length 0"
+    changed = {f"a.{key}": array for key, array in (bert | {"self.key.weight": np.ones(shape)}).items()}
+    refused(changed, "bert", f"{fits}, got shape {shape}", prefix="a.")
+
+
+def test_one_axis_is_not_called_axes(bert):
+    fits = "output.dense.bias must be 'd_model' = (d_model,), with 1 axis and none of length 0, got shape (1, 12)"
+    refused(bert | {"output.dense.bias": np.ones((1, 12))}, "bert", fits)
+
+
+def test_sizes_that_the_library_ties_are_tied(rng):
+    stored = dump(
+        draw(rng, LAYOUTS["equinox"], d_query=17, d_key=17, d_value=17, d_model=17, d_k=7, d_v=7), "equinox"
+    )
+    renamed = {f"W_{key[0]}{key[key.index('.') :]}": array for key, array in stored.items()}
+    message = "d_model is always h·d there, but d_model=17 (W_o.weight) and h·d=42"
+    refused(renamed, "d2l", message, heads=6)
+
+
+def test_a_missing_key_is_named_with_what_is_there_instead(bert):
+    without = {key: array for key, array in bert.items() if key != "self.key.weight"}
+    message = (
+        "self.key.weight is missing; expected a tensor '(h d) d_model' = (12, 12), got self.query.weight (12, 12)"
+    )
+    refused(without, "bert", message)
+    refused(
+        {}, "bert", "self.query.weight is missing; expected a tensor '(h d) d_model' = (3·d, d_model), got nothing"
+    )
+
+
+def test_a_bias_that_a_library_always_has_is_missed(bert):
+    without = {key: array for key, array in bert.items() if key != "self.key.bias"}
+    refused(without, "bert", "self.key.bias is missing; expected a tensor '(h d)' = (12,), got")
+
+
+def test_another_layout_is_recognised_by_its_names(bert):
+    message = (
+        "in_proj_weight is missing; expected a tensor '(qkv h d) d_model' = (3·3·d, d_model), but the names are"
+    )
+    refused(bert, "torch", f"{message} those of layout 'bert'")
+
+
+def test_a_missing_prefix_is_found(bert):
+    layers = {f"layer.{i}.{key}": array for i in range(6) for key, array in bert.items()}
+    wanted = (
+        "self.query.weight is missing; expected a tensor '(h d) d_model' = (3·d, d_model), which stands there with"
+    )
+    known = "'layer.0.', 'layer.1.', 'layer.2.', 'layer.3.' and 2 more"
+    refused(layers, "bert", f"{wanted} prefix {known}")
+    assert load(layers, "bert", heads=3, prefix="layer.4.").h == 3
+
+
+def test_a_surplus_key_is_refused_and_known_neighbours_are_not(bert):
+    message = (
+        "does not know self.key.scale, of shape (12,); if it is no part of the layer, leave it out or pass a prefix"
+    )
+    refused(bert | {"self.key.scale": np.ones(12)}, "bert", message)
+    beside = bert | {"output.LayerNorm.weight": np.ones(12)}
+    assert_same(load(beside, "bert", heads=3).arrays(), load(bert, "bert", heads=3).arrays())
+
+
+def test_half_of_the_biases_are_refused(rng):
+    stored = dump(ColumnWeights.random(rng, d_model=12, h=3), "torch")
+    out = stored.pop("out_proj.bias")
+    message = "out_proj.bias is missing; expected a tensor 'd_model' = (12,), since in_proj_bias (36,) is there"
+    refused(stored, "torch", message)
+    del stored["in_proj_bias"]
+    assert load(stored, "torch", heads=3).b_o is None
+    message = "in_proj_bias is missing; expected a tensor '(qkv h d)' = (36,), since out_proj.bias (12,) is there"
+    refused(stored | {"out_proj.bias": out}, "torch", f"{message}; they are stored together or not at all")
+
+
+def test_biases_that_come_one_by_one_may_be_missing_one_by_one(rng):
+    weights = draw(rng, LAYOUTS["equinox"])
+    stored = {key: array for key, array in dump(weights, "equinox").items() if key != "key_proj.bias"}
+    loaded = load(stored, "equinox", heads=6)
+    assert loaded.b_k is None
+    assert loaded.b_q is not None
+    assert_same(dump(loaded, "equinox"), stored)
+
+
+def test_types_are_named_and_never_changed(bert):
+    integers = bert | {"self.key.weight": np.ones((12, 12), dtype=int)}
+    refused(integers, "bert", "self.key.weight must hold floating-point numbers, got int64", error=TypeError)
+    mixed = bert | {"self.key.bias": np.ones(12, dtype=np.float32)}
+    message = "self.key.bias is float32 but self.query.weight is float64; convert one of them, since no type is"
+    refused(mixed, "bert", message, error=TypeError)
+
+
+@pytest.mark.parametrize("weights", [None, {"W_q": np.ones((3, 4, 12))}])
+def test_only_weights_can_be_dumped(weights):
+    message = f"weights must be ColumnWeights or RowWeights, got {type(weights).__name__}"
+    with pytest.raises(TypeError, match=message):
+        dump(weights, "torch")
+
+
+def test_unknown_layouts_are_answered_with_the_known(bert):
+    with pytest.raises(
+        ValueError, match="there is no layout 'kears'; there are torch, torch-separate, linear, bert"
+    ):
+        load(bert, "kears", heads=3)
+
+
+def dumping_refused(weights, layout, message):
+    with pytest.raises(ValueError, match=re.escape(f"layout '{getattr(layout, 'name', layout)}': {message}")):
+        dump(weights, layout)
+
+
+def test_what_a_library_cannot_store_is_refused(rng):
+    square = {"d_model": 12, "h": 6}
+    shared = ColumnWeights.random(rng, **square, h_kv=2)
+    message = "every head has keys and values of its own there, but 6 heads share 2; to give each its copy"
+    dumping_refused(shared, "torch", f"{message}, repeat W_k, W_v, b_k and b_v: np.repeat(W_k, 3, axis=0)")
+    narrow = ColumnWeights.random(rng, **square, d_k=3, d_v=2)
+    fits = (
+        "W_v must be 'h d d_model' = (6, 3, 12) with h=6 (W_q), d=3 (W_q), d_model=12 (W_q), got shape (6, 2, 12)"
+    )
+    dumping_refused(narrow, "torch", fits)
+    wide = ColumnWeights.random(rng, **square, d_k=3, d_v=3)
+    dumping_refused(wide, "gpt2", "d_model is always h·d there, but d_model=12 (W_q) and h·d=18")
+    dumping_refused(
+        wide,
+        "llama",
+        "W_q must be 'h (two half) d_model' = (6, 2·half, d_model) with h=6 (W_q), got shape (6, 3, 12)",
+    )
+
+
+def test_biases_that_a_library_always_or_never_has(rng):
+    without = ColumnWeights.random(rng, d_model=12, h=3, bias=False)
+    message = "c_attn.bias is always stored there and holds b_q b_k b_v, but the layer has no b_q b_k b_v; zeros in"
+    dumping_refused(without, "gpt2", f"{message} its place change nothing")
+    arrays = without.arrays()
+    some = ColumnWeights(**arrays, b_q=np.ones((3, 4)), b_o=np.ones(12))
+    message = (
+        "in_proj_bias is, beside the other biases, stored there and holds b_q b_k b_v, but the layer has no b_k b_v"
+    )
+    dumping_refused(some, "torch", message)
+    never = Layout("plain", "a library without biases", LAYOUTS["linear"].tensors[:4])
+    dumping_refused(some, never, "has no place for b_q, b_o, which the layer has")
+
+
+# --- recognising --------------------------------------------------------------------------------------------------
+
+
+@each_layout
+def test_layouts_are_recognised_by_their_own_names(layout, rng):
+    weights = draw(rng, layout)
+    stored = dump(weights, layout, "model.layers.7.")
+    (match,) = identify(stored)
+    assert (match.layout, match.prefix) == (layout.name, "model.layers.7.")
+    assert match.heads == (6 if layout.name in HEADS_HAVE_AN_AXIS else None)
+    assert match.parameters == weights.parameter_count
+    assert match.surplus == ()
+
+
+def test_sizes_are_told_as_far_as_shapes_tell_them(rng):
+    (match,) = identify(dump(draw(rng, LAYOUTS["bert"]), "bert"))
+    assert match.sizes == {"h·d": 42, "d_model": 42}
+    (match,) = identify(dump(draw(rng, LAYOUTS["flax"]), "flax"))
+    assert match.sizes == {"d_query": 17, "h": 6, "d": 7, "d_key": 19, "d_value": 23, "d_model": 29}
+
+
+def test_square_matrices_do_not_tell_their_layout(rng):
+    """Names apart, these shapes fit several layouts that mean different layers by them."""
+    square = ColumnWeights.random(rng, d_model=12, h=3, bias=False)
+
+    def alike(layout, weights=square):
+        (match,) = identify(dump(weights, layout))
+        return match.alike
+
+    assert alike("torch") == ("neox",)
+    assert alike("neox") == ("torch",)
+    assert alike("llama") == ("llama-pairs",)
+    assert alike("bert", ColumnWeights.random(rng, d_model=12, h=3)) == ("llama-pairs",)
+    assert alike("gpt2", ColumnWeights.random(rng, d_model=12, h=3)) == ()  # (in, 3 out): no other stores that
+    cube = ColumnWeights(*[rng.normal(size=(5, 5, 5)) for _ in range(4)])
+    assert alike("flax", cube) == ("columns",)  # as many heads as features as numbers of a token
+    assert alike("columns", cube) == ("keras", "flax")
+
+
+def test_shapes_that_contradict_the_names_are_no_match(bert):
+    assert identify(bert | {"self.key.weight": np.ones((12, 13))}) == []
+    assert identify({key: array for key, array in bert.items() if key != "output.dense.bias"}) == []
+    assert identify({f"x{key}": array for key, array in bert.items()}) == []  # a prefix ends with a dot or slash
+    assert identify({}) == []
+
+
+def test_every_layer_is_found_and_neighbours_are_named(bert):
+    layers = {f"layer.{i}.{key}": array for i in range(3) for key, array in bert.items()}
+    layers["layer.1.gate"] = np.ones(3)
+    assert [(match.prefix, match.surplus) for match in identify(layers)] == [
+        ("layer.0.", ()),
+        ("layer.1.", ("gate",)),
+        ("layer.2.", ()),
+    ]
