@@ -16,7 +16,7 @@ from .layer import MultiHeadAttention
 from .masks import Mask
 from .reference import row
 from .threads import ONE_BLAS_THREAD, spread
-from .tiles import Sight, Tile, cut
+from .tiles import Sight, cut
 from .weights import ColumnWeights, RowWeights
 
 TOKENS = 1024  # projected at a time: what one head makes of them stays in a core's cache
@@ -35,8 +35,9 @@ class FastMultiHeadAttention:
     """The layer that `MultiHeadAttention` is, without its n×m arrays, and on several cores.
 
     It has one answer, the output; ``layer.plain.trace`` shows the steps. The score is the scaled dot
-    product. The weights are folded and copied once, when the layer is made. What the fast way is not made
-    for goes to `plain`: floats of other than 32 or 64 bits, and inputs without a token.
+    product. The weights are folded once, when the layer is made: after a change of theirs make another.
+    What the fast way is not made for goes to `plain`: floats of other than 32 or 64 bits, and inputs
+    without a token.
 
     With threadpoolctl installed the heads are spread over threads, as many as the matrix products would
     have used by themselves. Without it those use them, and the output is the same.
@@ -61,9 +62,11 @@ class FastMultiHeadAttention:
         folded = fold_value_bias(drop_key_bias(fold_scale(given, self._exponential)))
         # For each key-value head the matrices of the queries that read it, side by side, of keys, of values.
         W_q = rearrange(folded.W_q, "(g r) d_in d -> g d_in (r d)", g=given.h_kv)
-        self._matrices = [np.ascontiguousarray(W) for W in (W_q, folded.W_k, folded.W_v)]
-        # Self-attention takes all three in one product. Where their widths differ there is none.
-        self._packed = [np.concatenate(self._matrices, axis=-1)] if len(set(given.widths)) == 1 else []
+        self._matrices = [W_q, folded.W_k, folded.W_v]
+        self._cuts = W_q.shape[-1], W_q.shape[-1] + given.d_k
+        if len(set(given.widths)) == 1:  # all three side by side: self-attention takes them in one product
+            self._packed = np.concatenate(self._matrices, axis=-1)
+            self._matrices = np.split(self._packed, self._cuts, axis=-1)
         self._W_o = np.ascontiguousarray(rearrange(folded.W_o, "h d_v d_model -> (h d_v) d_model"))
         self._b_q = None if folded.b_q is None else rearrange(folded.b_q, "(g r) d -> g r 1 1 d", g=given.h_kv)
         self._b_v = None if given.b_v is None else rearrange(given.b_v, "g d -> g 1 1 1 d")
@@ -91,52 +94,59 @@ class FastMultiHeadAttention:
         if weights.dtype not in (np.float32, np.float64) or not (queries.size and keys.size):
             return self.plain(queries, keys, values, visible=visible)
 
-        *batch, n, _ = queries.shape
-        b, m, g, r = math.prod(batch), keys.shape[-2], weights.h_kv, weights.group
-        distinct = [queries] if keys is queries and values is queries else [queries, keys, values]
+        batch, n, m = queries.shape[:-2], queries.shape[-2], keys.shape[-2]
+        b, distinct = (
+            math.prod(batch),
+            [queries] if keys is queries and values is queries else [queries, keys, values],
+        )
         tokens = [x.reshape(b, *x.shape[-2:]) for x in distinct]
-        joined = np.empty((b * n, len(self._W_o)), weights.dtype)
-        heads = rearrange(joined, "(b n) (g r d) -> g r b n d", n=n, g=g, r=r)
-        output = np.empty((b * n, weights.d_model), weights.dtype)
-
-        tiny = b * max(n, m) <= TINY
-        with nullcontext(1) if tiny else ONE_BLAS_THREAD as threads:
-            groups, entries = (g, b) if tiny else (1, max(1, min(TOKENS // max(n, m), b * g // threads, b)))
-            side = SIDE if visible is None else MASKED_SIDE
-            rows = SCORES // (groups * r * entries * min(m, side))
-            sight = Sight(visible, (*batch, weights.h, n, m), g)
-            plan, all_see = sight.plan(cut(n, min(max(rows, 1), side)), cut(m, side))
-            # An average of moved values is the moved average, but only where there is one.
-            b_v, b_o = (None, self._folded_b_o) if all_see else (self._b_v, self._b_o)
-
-            def attend(job: tuple[slice, slice]) -> None:
-                groups, entries = job
-                q, k, v = self._project([x[entries] for x in tokens], groups, b_v)
-                for tile in plan:
-                    queries, pieces = tile.of(groups, entries)
-                    some, out = q[..., queries, :], heads[groups, :, entries, queries]
-                    if not average(some, k, v, pieces, self._exponential, out):
-                        seen = sight(queries, slice(0, m))[groups, :, entries]
-                        out[...] = exactly(some, k, v, seen, self._exponential)
-
-            def write(rows: slice) -> None:
-                np.matmul(joined[rows], self._W_o, out=output[rows])
-                if b_o is not None:
-                    output[rows] += b_o
-
-            spread(attend, product(cut(g, groups), cut(b, entries)), threads)
-            spread(write, cut(b * n, -(-b * n // threads)), threads)
+        sight = Sight(visible, (*batch, weights.h, n, m), weights.h_kv)
+        few = b * max(n, m) <= TINY or b * weights.h_kv == 1
+        with nullcontext(1) if few else ONE_BLAS_THREAD as threads:
+            output = self._forward(tokens, sight, SIDE if visible is None else MASKED_SIDE, few, threads)
         return output.reshape(*batch, n, -1)
 
+    def _forward(self, tokens: list[Array], sight: Sight, side: int, few: bool, threads: int) -> Array:
+        """Let every head fill in what it finds, job by job, and map all of it to the output."""
+        weights, (b, n, _), m = self.plain.weights, tokens[0].shape, tokens[-1].shape[1]
+        # A job is one head, and as many entries of the batch as fit and leave work for every thread; or everything.
+        fitting = max(1, min(TOKENS // max(n, m), b * weights.h_kv // threads, b))
+        groups, entries = (weights.h_kv, b) if few else (1, fitting)
+        rows = max(1, min(side, SCORES // (groups * weights.group * entries * min(m, side))))
+        plan, all_see = sight.plan(cut(n, rows), cut(m, side))
+        # The average of values that all moved is the average, moved: but only where there is one.
+        b_v, b_o = (None, self._folded_b_o) if all_see else (self._b_v, self._b_o)
+        joined = np.empty((b * n, len(self._W_o)), weights.dtype)
+        heads = rearrange(joined, "(b n) (g r d) -> g r b n d", n=n, g=weights.h_kv, r=weights.group)
+        output = np.empty((b * n, weights.d_model), weights.dtype)
+
+        def attend(job: tuple[slice, slice]) -> None:
+            groups, entries = job
+            q, k, v = self._project([x[entries] for x in tokens], groups, b_v)
+            for queries, pieces in (tile.of(groups, entries) for tile in plan):
+                some, out = q[..., queries, :], heads[groups, :, entries, queries]
+                if not average(some, k, v, pieces, self._exponential, out):
+                    seen = sight(queries, slice(0, m))[groups, :, entries]
+                    out[...] = exactly(some, k, v, seen, self._exponential)
+
+        def write(rows: slice) -> None:
+            np.matmul(joined[rows], self._W_o, out=output[rows])
+            if b_o is not None:
+                output[rows] += b_o
+
+        spread(attend, product(cut(weights.h_kv, groups), cut(b, entries)), threads)
+        spread(write, cut(b * n, -(-b * n // threads)), threads)
+        return output
+
+    @np.errstate(over="ignore", invalid="ignore")  # anything may stand where no query looks
     def _project(self, tokens: list[Array], groups: slice, b_v: Array | None) -> tuple[Array, Array, Array]:
         """Make the queries (g, r, b, n, d_k), keys (g, 1, b, m, d_k) and values (g, 1, b, m, d_v) of some heads."""
-        weights, b = self.plain.weights, len(tokens[0])
-        matrices = self._packed if len(tokens) == 1 else self._matrices
-        parts = [x.reshape(-1, x.shape[-1]) @ W[groups] for x, W in zip(tokens, matrices, strict=True)]
-        if len(parts) == 1:
-            widths = np.cumsum([W.shape[-1] for W in self._matrices[:-1]])
-            parts = np.split(parts[0], widths, axis=-1)
-        q = rearrange(parts[0], "g (b n) (r d) -> g r b n d", b=b, r=weights.group)
+        b, rows = len(tokens[0]), [x.reshape(-1, x.shape[-1]) for x in tokens]
+        if len(rows) == 1:
+            parts = np.split(rows[0] @ self._packed[groups], self._cuts, axis=-1)
+        else:
+            parts = [x @ W[groups] for x, W in zip(rows, self._matrices, strict=True)]
+        q = rearrange(parts[0], "g (b n) (r d) -> g r b n d", b=b, r=self.plain.weights.group)
         k, v = (rearrange(part, "g (b m) d -> g 1 b m d", b=b) for part in parts[1:])
         if self._b_q is not None:
             q += self._b_q[groups]
@@ -158,6 +168,7 @@ def fast_exponential() -> Exponential:
     return np.exp2 if there & {"AVX512_SKX", "X86_V4"} else np.exp
 
 
+@np.errstate(all="ignore")  # the guards look at what comes of it
 def average(
     q: Array, k: Array, v: Array, pieces: list[tuple[slice, Array | None]], exponential: Exponential, out: Array
 ) -> bool:
@@ -167,22 +178,21 @@ def average(
     overflow. Where the sums of the exponentials and the results are of a moderate size, there was none.
     """
     sums = np.zeros((*q.shape[:-1], 1), q.dtype)
-    with np.errstate(all="ignore"):
-        for keys, seen in pieces:
-            weights = q @ k[..., keys, :].mT
-            exponential(weights, out=weights)
-            if seen is not None:
-                weights *= seen
-            sums += weights @ np.ones((weights.shape[-1], 1), q.dtype)  # faster than weights.sum(axis=-1)
-            if keys is pieces[0][0]:
-                np.matmul(weights, v[..., keys, :], out=out)
-            else:
-                out += weights @ v[..., keys, :]
-        if not (SUMS[0] < sums.min() and sums.max() < SUMS[1]):
-            return False
-        if not RESULTS[0] < max(out.max(), -out.min()) < RESULTS[1]:
-            return False
-        out /= sums  # the few results, not the many weights
+    for keys, seen in pieces:
+        weights = q @ k[..., keys, :].mT
+        exponential(weights, out=weights)
+        if seen is not None:
+            weights *= seen
+        sums += weights @ np.ones((weights.shape[-1], 1), q.dtype)  # faster than weights.sum(axis=-1)
+        if keys is pieces[0][0]:
+            np.matmul(weights, v[..., keys, :], out=out)
+        else:
+            out += weights @ v[..., keys, :]
+    if not (SUMS[0] < sums.min() and sums.max() < SUMS[1]):
+        return False
+    if not RESULTS[0] < max(out.max(), -out.min()) < RESULTS[1]:
+        return False
+    out /= sums  # the few results, not the many weights
     return True
 
 

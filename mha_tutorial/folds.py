@@ -5,12 +5,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
-from numpy import ndarray as Array
 
 from .weights import RowWeights
 
 
-def fold_scale(weights: RowWeights, exponential: Callable[[Array], Array] = np.exp2) -> RowWeights:
+def fold_scale(weights: RowWeights, exponential: Callable = np.exp2) -> RowWeights:
     """Scale the query projection, so that the exponential of a plain inner product is what softmax needs.
 
     Computes :eq:`eq-exp2`: with the new weights ``exponential(q @ k.T)`` is what

@@ -56,8 +56,8 @@ class Sight:
         self._batch, self._h_kv = tuple(batch), h_kv
         self._visible = np.ones((1, 1), dtype=bool) if visible is None else visible
         if not isinstance(self._visible, Mask):
-            whole = convention.visible(self._visible, shape, heads=True)
-            self._visible = np.broadcast_to(whole, (*whole.shape[:-2], self._n, self._m))
+            convention.visible(self._visible, shape, heads=True)
+            self._visible = np.broadcast_to(self._visible, (*self._visible.shape[:-2], self._n, self._m))
 
     def __call__(self, queries: slice, keys: slice) -> Bool[Array, "h_kv group b p q"]:
         """Say for each head and each entry of the batch which of the keys each of the queries sees."""
@@ -67,7 +67,7 @@ class Sight:
         """Find the tiles in which anything is visible, and whether every query sees a key."""
         plan, all_see = [], True
         for queries in rows:
-            tile, seeing = Tile(queries, []), np.False_
+            tile, seeing = Tile(queries, []), np.zeros(1, dtype=bool)
             for keys in columns:
                 part = self._tile(queries, keys)
                 if part.any():
@@ -84,7 +84,8 @@ class Sight:
         part = self._visible.tile(queries, keys, self._n, self._m, self._batch)
         if np.ndim(part) > 2:
             part = part[..., None, :, :]  # an axis for the heads, on which it does not depend
-        return convention.visible(part, self._shape(queries, keys), heads=True)
+        convention.visible(part, self._shape(queries, keys), heads=True)
+        return part
 
     def _for_all(self, part: Array, queries: slice, keys: slice) -> Array:
         every = np.broadcast_to(part, self._shape(queries, keys))
