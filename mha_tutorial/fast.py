@@ -95,10 +95,8 @@ class FastMultiHeadAttention:
             return self.plain(queries, keys, values, visible=visible)
 
         batch, n, m = queries.shape[:-2], queries.shape[-2], keys.shape[-2]
-        b, distinct = (
-            math.prod(batch),
-            [queries] if keys is queries and values is queries else [queries, keys, values],
-        )
+        b = math.prod(batch)
+        distinct = [queries] if keys is queries and values is queries else [queries, keys, values]
         tokens = [x.reshape(b, *x.shape[-2:]) for x in distinct]
         sight = Sight(visible, (*batch, weights.h, n, m), weights.h_kv)
         few = b * max(n, m) <= TINY or b * weights.h_kv == 1
