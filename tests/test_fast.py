@@ -298,6 +298,26 @@ def test_values_of_any_size(value, score, dtype, small_tiles, rng):
     assert_close(layer(ones, ones, values), expected, rtol=1e-12 if dtype is np.float64 else 1e-5)
 
 
+@pytest.mark.parametrize("exponential", [np.exp2, np.exp])
+def test_the_exact_average_knows_the_base(exponential, rng):
+    q, k, v = (rng.normal(size=(2, 1, 3, length, width)) for length, width in ((N, D_K), (M, D_K), (M, 17)))
+    seen = rng.random((2, 1, 3, N, M)) < 0.6
+    folded = q / (np.log(exponential(1.0)) * D_K**0.5)
+    assert_close(fast.exactly(folded, k, v, seen, exponential), row.attention(q, k, v, visible=seen))
+
+
+@pytest.mark.parametrize(
+    ("visible", "added"), [(None, False), (Causal("top-left"), False), (Padding([0, M]), True)]
+)
+def test_the_value_bias_is_added_to_values_only_where_a_query_sees_nothing(visible, added, monkeypatch, rng):
+    weights, inputs = draw(rng).T, tokens(rng)
+    handed, average = [], fast.average
+    monkeypatch.setattr(fast, "average", lambda q, k, v, *rest: handed.append(v) or average(q, k, v, *rest))
+    FastMultiHeadAttention(weights)(*inputs, visible=visible)
+    values = row.project(weights.W_v, inputs[2], weights.b_v if added else None)
+    assert_close(handed[0][:, 0].swapaxes(0, 1), values)
+
+
 def test_only_the_tile_that_needs_it_is_computed_again(small_tiles, recomputed, rng):
     layer, (Q, K, V) = FastMultiHeadAttention(draw(rng)), tokens(rng, MANY, MORE, batch=())
     Q[MANY - 1] *= 1e4
