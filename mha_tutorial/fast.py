@@ -60,13 +60,13 @@ class FastMultiHeadAttention:
         self.plain = MultiHeadAttention(weights)
         given, self._exponential = self.plain.weights, fast_exponential()
         folded = fold_value_bias(drop_key_bias(fold_scale(given, self._exponential)))
-        # For each key-value head the matrices of the queries that read it, side by side, of keys, of values.
-        W_q = rearrange(folded.W_q, "(g r) d_in d -> g d_in (r d)", g=given.h_kv)
-        self._matrices = [W_q, folded.W_k, folded.W_v]
+        # Columns of one key-value head side by side: the queries of all heads that read it, its keys, its values.
+        W_q = rearrange(folded.W_q, "(g r) d_in d -> d_in g (r d)", g=given.h_kv)
+        W_k, W_v = (rearrange(W, "g d_in d -> d_in g d") for W in (folded.W_k, folded.W_v))
+        self._matrices = [np.ascontiguousarray(W) for W in (W_q, W_k, W_v)]
         self._cuts = W_q.shape[-1], W_q.shape[-1] + given.d_k
-        if len(set(given.widths)) == 1:  # all three side by side: self-attention takes them in one product
+        if len(set(given.widths)) == 1:  # self-attention is possible, and takes all three in one product
             self._packed = np.concatenate(self._matrices, axis=-1)
-            self._matrices = np.split(self._packed, self._cuts, axis=-1)
         self._W_o = np.ascontiguousarray(rearrange(folded.W_o, "h d_v d_model -> (h d_v) d_model"))
         self._b_q = None if folded.b_q is None else rearrange(folded.b_q, "(g r) d -> g r 1 1 d", g=given.h_kv)
         self._b_v = None if given.b_v is None else rearrange(given.b_v, "g d -> g 1 1 1 d")
@@ -139,13 +139,16 @@ class FastMultiHeadAttention:
     @np.errstate(over="ignore", invalid="ignore")  # anything may stand where no query looks
     def _project(self, tokens: list[Array], groups: slice, b_v: Array | None) -> tuple[Array, Array, Array]:
         """Make the queries (g, r, b, n, d_k), keys (g, 1, b, m, d_k) and values (g, 1, b, m, d_v) of some heads."""
-        b, rows = len(tokens[0]), [x.reshape(-1, x.shape[-1]) for x in tokens]
-        if len(rows) == 1:
-            parts = np.split(rows[0] @ self._packed[groups], self._cuts, axis=-1)
-        else:
-            parts = [x @ W[groups] for x, W in zip(rows, self._matrices, strict=True)]
-        q = rearrange(parts[0], "g (b n) (r d) -> g r b n d", b=b, r=self.plain.weights.group)
-        k, v = (rearrange(part, "g (b m) d -> g 1 b m d", b=b) for part in parts[1:])
+        b, matrices = len(tokens[0]), [self._packed] if len(tokens) == 1 else self._matrices
+        parts = []
+        for x, W in zip(tokens, matrices, strict=True):
+            columns = W[:, groups].reshape(len(W), -1)
+            projected = x.reshape(-1, len(W)) @ columns
+            parts.append(rearrange(projected, "(b n) (g d) -> g b n d", b=b, d=W.shape[-1]))
+        if len(parts) == 1:
+            parts = np.split(parts[0], self._cuts, axis=-1)
+        q = rearrange(parts[0], "g b n (r d) -> g r b n d", r=self.plain.weights.group)
+        k, v = (part[:, None] for part in parts[1:])
         if self._b_q is not None:
             q += self._b_q[groups]
         if b_v is not None:

@@ -1,5 +1,6 @@
 """The fast layer gives what the plain one gives: for every mask and shape, any scores, on any thread."""
 
+import math
 import subprocess
 import sys
 import threading
@@ -352,17 +353,30 @@ def test_a_query_that_sees_nothing_gets_the_output_bias_alone(small_tiles, rng):
 # what it does not do
 
 
-def test_hidden_tiles_are_not_computed(small_tiles, monkeypatch, rng):
-    computed, average = [], fast.average
+@pytest.fixture
+def computed(monkeypatch):
+    """How many scores each call of `fast.average` has computed."""
+    sizes, average = [], fast.average
 
     def watched(q, k, v, pieces, exponential, out):
-        computed.append(q.shape[-2] * sum(keys.stop - keys.start for keys, _ in pieces))
+        sizes.append(math.prod(q.shape[:-1]) * sum(keys.stop - keys.start for keys, _ in pieces))
         return average(q, k, v, pieces, exponential, out)
 
     monkeypatch.setattr(fast, "average", watched)
-    FastMultiHeadAttention(draw(rng, widths=(D_MODEL,) * 3))(rng.normal(size=(MANY, D_MODEL)), visible=Causal())
+    return sizes
+
+
+def test_hidden_tiles_are_not_computed(small_tiles, computed, rng):
+    layer = FastMultiHeadAttention(draw(rng, widths=(D_MODEL,) * 3))
+    layer(rng.normal(size=(MANY, D_MODEL)), visible=Causal())
     sizes = [5, 5, 5, 5, 3]  # 23 queries, or keys: a tile of queries meets the tiles of keys up to its own
     assert sum(computed) == H * sum(p * q for place, p in enumerate(sizes) for q in sizes[: place + 1])
+
+
+def test_what_is_hidden_from_one_sequence_is_not_computed_for_it(small_tiles, computed, rng):
+    layer = FastMultiHeadAttention(draw(rng))
+    layer(*tokens(rng, MANY, MORE), visible=Padding([6, MORE]))
+    assert sum(computed) == H * MANY * (10 + MORE)  # five keys a tile: two tiles hold the six
 
 
 def test_scores_are_never_all_in_memory(rng):
