@@ -1,7 +1,7 @@
 """Multi-head attention in NumPy for long inputs: scores live a tile at a time, and heads share the cores."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from itertools import product
 
@@ -16,7 +16,7 @@ from .layer import MultiHeadAttention
 from .masks import Mask
 from .reference import row
 from .threads import ONE_BLAS_THREAD, spread
-from .tiles import Sight, cut
+from .tiles import Sight, Tile, cut
 from .weights import ColumnWeights, RowWeights
 
 TOKENS = 1024  # projected at a time: what one head makes of them stays in a core's cache
@@ -101,17 +101,19 @@ class FastMultiHeadAttention:
         sight = Sight(visible, (*batch, weights.h, n, m), weights.h_kv)
         few = b * max(n, m) <= TINY or b * weights.h_kv == 1
         with nullcontext(1) if few else ONE_BLAS_THREAD as threads:
-            output = self._forward(tokens, sight, SIDE if visible is None else MASKED_SIDE, few, threads)
+            groups, entries = (weights.h_kv, b) if few else (1, _entries(b, max(n, m), weights.h_kv, threads))
+            side = SIDE if visible is None else MASKED_SIDE
+            rows = SCORES // (groups * weights.group * entries * min(m, side))
+            plan, all_see = sight.plan(cut(n, max(1, min(rows, side))), cut(m, side))
+            jobs = product(cut(weights.h_kv, groups), cut(b, entries))
+            output = self._forward(tokens, sight, plan, all_see, jobs, threads)
         return output.reshape(*batch, n, -1)
 
-    def _forward(self, tokens: list[Array], sight: Sight, side: int, few: bool, threads: int) -> Array:
+    def _forward(
+        self, tokens: list[Array], sight: Sight, plan: list[Tile], all_see: bool, jobs: Iterable, threads: int
+    ) -> Array:
         """Let every head fill in what it finds, job by job, and map all of it to the output."""
         weights, (b, n, _), m = self.plain.weights, tokens[0].shape, tokens[-1].shape[1]
-        # A job is one head, and as many entries of the batch as fit and leave work for every thread; or everything.
-        fitting = max(1, min(TOKENS // max(n, m), b * weights.h_kv // threads, b))
-        groups, entries = (weights.h_kv, b) if few else (1, fitting)
-        rows = max(1, min(side, SCORES // (groups * weights.group * entries * min(m, side))))
-        plan, all_see = sight.plan(cut(n, rows), cut(m, side))
         # The average of values that all moved is the average, moved: but only where there is one.
         b_v, b_o = (None, self._folded_b_o) if all_see else (self._b_v, self._b_o)
         joined = np.empty((b * n, len(self._W_o)), weights.dtype)
@@ -132,7 +134,7 @@ class FastMultiHeadAttention:
             if b_o is not None:
                 output[rows] += b_o
 
-        spread(attend, product(cut(weights.h_kv, groups), cut(b, entries)), threads)
+        spread(attend, jobs, threads)
         spread(write, cut(b * n, -(-b * n // threads)), threads)
         return output
 
@@ -154,6 +156,11 @@ class FastMultiHeadAttention:
         if b_v is not None:
             v += b_v[groups]
         return q, k, v
+
+
+def _entries(b: int, tokens: int, h_kv: int, threads: int) -> int:
+    """How many sequences a head takes at a time: as many as fit and leave work for every thread."""
+    return max(1, min(TOKENS // tokens, b * h_kv // threads, b))
 
 
 def fast_exponential() -> Exponential:
