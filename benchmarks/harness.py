@@ -20,34 +20,54 @@ def ratios(
 ) -> dict[str, dict[str, float]]:
     """Time each variant against the one called `unit`: median and quartiles of the ratios within rounds.
 
-    In a round every variant runs once, in random order, so that a slow moment of the machine hits all alike.
     A variant whose result differs from `expected` is refused before anything is timed.
     """
+    compare(variants, expected, rtol)
+    return relative(seconds(variants, rounds), unit)
+
+
+def compare(variants: dict[str, Callable[[], np.ndarray]], expected: np.ndarray, rtol: float) -> None:
+    """Refuse a variant whose result differs from `expected`."""
     for name, variant in variants.items():
         np.testing.assert_allclose(variant(), expected, rtol=rtol, atol=rtol * np.abs(expected).max(), err_msg=name)
+
+
+def seconds(variants: dict[str, Callable], rounds: int, settle: float = 0.0) -> dict[str, list[float]]:
+    """Time every variant once a round, in random order, so that a slow moment of the machine hits all alike.
+
+    With `settle` there is a pause of so many seconds before each, in which the threads of the one before stop
+    looking for work and leave the cores, and then a run that is not timed, which wakes its own.
+    """
     order, shuffle = list(variants), random.Random(0)
-    seconds: dict[str, list[float]] = {name: [] for name in variants}
+    taken: dict[str, list[float]] = {name: [] for name in variants}
     for _ in range(rounds):
         shuffle.shuffle(order)
         for name in order:
+            if settle:
+                time.sleep(settle)
+                variants[name]()
             start = time.perf_counter()
             variants[name]()
-            seconds[name].append(time.perf_counter() - start)
+            taken[name].append(time.perf_counter() - start)
+    return taken
+
+
+def relative(taken: dict[str, list[float]], unit: str) -> dict[str, dict[str, float]]:
+    """Median and quartiles of the ratios to one variant, each taken within a round."""
     quartiles = {}
-    for name in variants:
-        relative = [mine / one for mine, one in zip(seconds[name], seconds[unit], strict=True)]
-        low, median, high = statistics.quantiles(relative, n=4)
+    for name, mine in taken.items():
+        low, median, high = statistics.quantiles([a / b for a, b in zip(mine, taken[unit], strict=True)], n=4)
         quartiles[name] = {"low": round(low, 3), "median": round(median, 3), "high": round(high, 3)}
     return quartiles
 
 
-def save(name: str, measured: dict) -> Path:
+def save(name: str, measured: dict, **versions: str) -> Path:
     """Write what was measured, and on what, to book/results, whole or not at all."""
     record = {
         "measured": measured,
         "date": datetime.date.today().isoformat(),
         "machine": {"processor": _processor(), "cores": os.cpu_count(), "system": platform.system()},
-        "versions": {"python": platform.python_version(), "numpy": np.__version__},
+        "versions": {"python": platform.python_version(), "numpy": np.__version__} | versions,
     }
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"

@@ -1,5 +1,6 @@
 """Multi-head attention in NumPy, in both conventions, every equation tested."""
 
+from .fast import FastMultiHeadAttention
 from .layer import MultiHeadAttention
 from .masks import Causal, Mask, Padding, Window
 from .show import show
@@ -9,6 +10,7 @@ from .weights import ColumnWeights, RowWeights
 __all__ = [
     "Causal",
     "ColumnWeights",
+    "FastMultiHeadAttention",
     "Mask",
     "MultiHeadAttention",
     "Padding",

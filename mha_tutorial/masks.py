@@ -52,6 +52,26 @@ class Mask:
         """Make the boolean array for column-convention scores: keys down, queries across."""
         return self.rows(n, m, batch).mT
 
+    def tile(
+        self, queries: slice, keys: slice, n: int, m: int, batch: tuple[int, ...] = ()
+    ) -> Bool[Array, "*b #p #q"]:
+        """Make the part of `rows` where some queries meet some keys, for code that works tile by tile.
+
+        Where the rule says one thing about the whole tile, an axis may come back with length one. The
+        masks of this module make a tile without the rest; of any other, `rows` is made and cut.
+
+        Examples
+        --------
+        >>> Causal().tile(slice(1, 3), slice(1, 4), n=4, m=4).astype(int)
+        array([[1, 0, 0],
+               [1, 1, 0]])
+        >>> Causal().tile(slice(2, 4), slice(0, 2), n=4, m=4)  # all of it lies in the past
+        array([[ True]])
+        """
+        rows = self.rows(n, m, batch)
+        (p, q), everything = rows.shape[-2:], slice(None)
+        return rows[..., queries if p > 1 else everything, keys if q > 1 else everything]
+
     def __and__(self, other: "Mask") -> "Mask":
         return And(self, other)
 
@@ -104,6 +124,11 @@ class Causal(Mask):
     def rows(self, n: int, m: int, batch: tuple[int, ...] = ()) -> Bool[Array, "n m"]:
         return _distance(self, n, m) >= 0
 
+    def tile(
+        self, queries: slice, keys: slice, n: int, m: int, batch: tuple[int, ...] = ()
+    ) -> Bool[Array, "#p #q"]:
+        return _band(0, n + m, self, queries, keys, n, m)
+
 
 @dataclass(frozen=True)
 class Window(Mask):
@@ -138,6 +163,11 @@ class Window(Mask):
 
     def rows(self, n: int, m: int, batch: tuple[int, ...] = ()) -> Bool[Array, "n m"]:
         return np.abs(_distance(self, n, m)) < self.size
+
+    def tile(
+        self, queries: slice, keys: slice, n: int, m: int, batch: tuple[int, ...] = ()
+    ) -> Bool[Array, "#p #q"]:
+        return _band(1 - self.size, self.size - 1, self, queries, keys, n, m)
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,6 +231,11 @@ class And(Mask):
     def rows(self, n: int, m: int, batch: tuple[int, ...] = ()) -> Bool[Array, "*b n m"]:
         return self.left.rows(n, m, batch) & self.right.rows(n, m, batch)
 
+    def tile(
+        self, queries: slice, keys: slice, n: int, m: int, batch: tuple[int, ...] = ()
+    ) -> Bool[Array, "*b #p #q"]:
+        return self.left.tile(queries, keys, n, m, batch) & self.right.tile(queries, keys, n, m, batch)
+
 
 @dataclass(frozen=True)
 class Or(Mask):
@@ -216,6 +251,11 @@ class Or(Mask):
     def rows(self, n: int, m: int, batch: tuple[int, ...] = ()) -> Bool[Array, "*b n m"]:
         return self.left.rows(n, m, batch) | self.right.rows(n, m, batch)
 
+    def tile(
+        self, queries: slice, keys: slice, n: int, m: int, batch: tuple[int, ...] = ()
+    ) -> Bool[Array, "*b #p #q"]:
+        return self.left.tile(queries, keys, n, m, batch) | self.right.tile(queries, keys, n, m, batch)
+
 
 @dataclass(frozen=True)
 class Not(Mask):
@@ -228,6 +268,11 @@ class Not(Mask):
 
     def rows(self, n: int, m: int, batch: tuple[int, ...] = ()) -> Bool[Array, "*b n m"]:
         return ~self.rule.rows(n, m, batch)
+
+    def tile(
+        self, queries: slice, keys: slice, n: int, m: int, batch: tuple[int, ...] = ()
+    ) -> Bool[Array, "*b #p #q"]:
+        return ~self.rule.tile(queries, keys, n, m, batch)
 
 
 def visible_from_ignored(ignored: Bool[Array, "..."]) -> Bool[Array, "..."]:
@@ -312,13 +357,31 @@ def bias_from_visible(visible: Bool[Array, "..."], dtype=np.float64) -> Float[Ar
 
 def _distance(mask: Causal | Window, n: int, m: int):
     """How many positions each key lies before each query: (n, m), negative for later keys."""
+    return _offset(mask, n, m) + np.arange(n)[:, None] - np.arange(m)
+
+
+def _band(low: int, high: int, mask: Causal | Window, queries: slice, keys: slice, n: int, m: int):
+    """Where a key lies `low` to `high` positions before a query; one answer for all of a tile where it can be."""
+    first, end, _ = queries.indices(n)
+    first_key, end_key, _ = keys.indices(m)
+    offset = _offset(mask, n, m)
+    nearest, farthest = offset + first - (end_key - 1), offset + end - 1 - first_key
+    if low <= nearest and farthest <= high:
+        return np.ones((1, 1), dtype=bool)
+    if farthest < low or high < nearest:
+        return np.zeros((1, 1), dtype=bool)
+    distance = offset + np.arange(first, end)[:, None] - np.arange(first_key, end_key)
+    return (low <= distance) & (distance <= high)
+
+
+def _offset(mask: Causal | Window, n: int, m: int) -> int:
+    """The position of the first query, where the first key has position zero."""
     if mask.align is None and n != m:
         raise ValueError(
             f"{type(mask).__name__}: with {n} queries and {m} keys the alignment must be stated, "
             "align='top-left' (first query beside first key) or align='bottom-right' (last beside last)"
         )
-    offset = m - n if mask.align == "bottom-right" else 0
-    return offset + np.arange(n)[:, None] - np.arange(m)
+    return m - n if mask.align == "bottom-right" else 0
 
 
 def _check_align(mask: Causal | Window) -> None:

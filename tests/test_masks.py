@@ -199,3 +199,41 @@ def test_top_left_is_what_torch_calls_causal():
     averages = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
     rows = Causal("top-left").rows(N, M)
     np.testing.assert_allclose(averages.reshape(N), rows @ np.arange(M) / rows.sum(axis=1), rtol=1e-12)
+
+
+class EveryOther(masks.Mask):
+    """A mask of one's own, which makes only whole arrays."""
+
+    def rows(self, n, m, batch=()):
+        return np.arange(m)[None, :] % 2 == np.zeros((1, 1))
+
+
+@pytest.mark.parametrize("align", ALIGNMENTS)
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda align: Causal(align),
+        lambda align: Window(2, align),
+        lambda align: Window(2, align) & Causal(align),
+        lambda align: Window(1, align) | ~Causal(align) & Padding([M, 4]),
+        lambda align: Padding([M - 1, 1]),
+        lambda align: EveryOther(),
+    ],
+)
+def test_a_tile_is_a_part_of_the_rows(align, make):
+    mask, batch = make(align), (2,)
+    rows = np.broadcast_to(mask.rows(N, M, batch), (*batch, N, M))
+    for start, stop in ((0, 2), (1, N), (N - 1, N)):
+        for first, end in ((0, 1), (2, 5), (M - 3, M)):
+            part = rows[:, start:stop, first:end]
+            tile = mask.tile(slice(start, stop), slice(first, end), N, M, batch)
+            assert np.array_equal(np.broadcast_to(tile, part.shape), part)
+
+
+def test_a_tile_of_which_all_is_visible_or_hidden_is_one_answer():
+    past, future = (slice(4, 7), slice(0, 2)), (slice(0, 2), slice(4, 7))
+    assert Causal().tile(*past, 7, 7).tolist() == [[True]]
+    assert Causal().tile(*future, 7, 7).tolist() == [[False]]
+    assert Window(5).tile(*past, 7, 7).shape == (3, 2)
+    assert Window(2).tile(*past, 7, 7).tolist() == Window(2).tile(*future, 7, 7).tolist() == [[False]]
+    assert Window(7).tile(*past, 7, 7).tolist() == Window(7).tile(*future, 7, 7).tolist() == [[True]]

@@ -1,0 +1,247 @@
+"""From the plain NumPy layer to the fast one, a step at a time. Writes book/results/numpy-fast.json.
+
+    python benchmarks/numpy_fast.py            a few minutes on a machine that does nothing else
+    python benchmarks/numpy_fast.py --quick    three rounds, nothing written
+
+Every step is a layer of its own below, in float32, and is first compared with the plain layer in float64. Times
+are ratios, to the bare matrix products in NumPy and to PyTorch's fused kernel between two packed projections.
+"""
+
+import argparse
+import math
+import tracemalloc
+from collections.abc import Callable
+from contextlib import nullcontext
+from unittest import mock
+
+import numpy as np
+import torch
+from einops import rearrange
+from harness import compare, relative, save, seconds
+
+from mha_tutorial import Causal, FastMultiHeadAttention, MultiHeadAttention, RowWeights, fast, folds
+
+SIZES = {  # b, n, d_model, h, rounds
+    "tiny": (2, 10, 512, 8, 101),
+    "small": (8, 128, 512, 8, 31),
+    "medium": (4, 512, 512, 8, 15),
+    "large": (1, 2048, 768, 12, 9),
+}
+FLOOR = "matrix products alone"
+TORCH = "PyTorch, packed and fused"
+SETTLE = 0.05  # seconds; idle OpenBLAS threads look for work for about half of it
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="three rounds, nothing written")
+    parser.add_argument("--sizes", default=",".join(SIZES), help="some of them, separated by commas")
+    options = parser.parse_args()
+    measured: dict[str, dict] = {"sizes": {}}
+    for label in options.sizes.split(","):
+        *size, rounds = SIZES[label]
+        for causal in (False, True):
+            key = f"{label}, causal" if causal else label
+            result = measure(*size, causal, 3 if options.quick else rounds)
+            measured["sizes"][key] = {"b, n, d_model, h": size, **result}
+            print(f"\n{key} {size}: multiples of {FLOOR}, and of {TORCH}")
+            for name, ratio in result["to the floor"].items():
+                print(f"  {name:44} {ratio['median']:6.2f}  {result['to torch'][name]['median']:6.2f}")
+    measured["memory"] = memory(4096, 8192, 16384)
+    print("\nmebibytes of one pass (b=1, d_model=512, h=8):", measured["memory"])
+    if not options.quick and options.sizes == ",".join(SIZES):
+        print(save("numpy-fast", measured, torch=torch.__version__))
+
+
+def measure(b: int, n: int, d_model: int, h: int, causal: bool, rounds: int) -> dict[str, dict]:
+    """All steps at one size."""
+    rng = np.random.default_rng(0)
+    exact, x = RowWeights.random(rng, d_model, h), rng.normal(size=(b, n, d_model))
+    visible = Causal() if causal else None
+    expected = MultiHeadAttention(exact)(x, visible=visible)
+    weights, x = single(exact), x.astype(np.float32)
+    steps = {name: make(weights, x, causal) for name, make in STEPS.items()}
+    steps[TORCH] = packed_and_fused(weights, x, causal)
+    compare(steps, expected, rtol=2e-5)
+    taken = seconds({FLOOR: products(weights, x, causal)} | steps, rounds, SETTLE)
+    return {"to the floor": relative(taken, FLOOR), "to torch": relative(taken, TORCH)}
+
+
+def single(weights: RowWeights) -> RowWeights:
+    return RowWeights(**{name: array.astype(np.float32) for name, array in weights.arrays().items()})
+
+
+# The steps: what makes each from the one before is its first lines.
+
+
+def plain(weights: RowWeights, x: np.ndarray, causal: bool) -> Callable[[], np.ndarray]:
+    """The layer as it is read: all scores of all heads in one array, and a new array for every operation."""
+    layer = MultiHeadAttention(weights)
+    return lambda: layer(x, visible=Causal() if causal else None)
+
+
+def a_head_at_a_time(weights: RowWeights, x: np.ndarray, causal: bool) -> Callable[[], np.ndarray]:
+    """The scores of one head at a time, and softmax inside their memory."""
+    hidden = ~Causal().rows(x.shape[1], x.shape[1]) if causal else None
+
+    def head(q, k, v, out):
+        scores = q @ k.T
+        scores *= np.float32(1 / math.sqrt(q.shape[-1]))
+        if hidden is not None:
+            scores[hidden] = -np.inf
+        scores -= scores.max(axis=-1, keepdims=True)
+        np.exp(scores, out=scores)
+        scores /= scores.sum(axis=-1, keepdims=True)
+        np.matmul(scores, v, out=out)
+
+    return over_heads(weights, x, head)
+
+
+def folded(weights: RowWeights, x: np.ndarray, causal: bool) -> Callable[[], np.ndarray]:
+    """Scale, base, key bias and value bias folded into the weights; the results divided, not the weights."""
+    weights = folds.fold_value_bias(folds.drop_key_bias(folds.fold_scale(weights)))
+    visible = Causal().rows(x.shape[1], x.shape[1]) if causal else None
+
+    def head(q, k, v, out):
+        scores = q @ k.T
+        scores -= scores.max(axis=-1, keepdims=True)
+        np.exp2(scores, out=scores)
+        if visible is not None:
+            scores *= visible
+        np.matmul(scores, v, out=out)
+        out /= scores @ np.ones((len(k), 1), np.float32)
+
+    return over_heads(weights, x, head)
+
+
+def unshifted(weights: RowWeights, x: np.ndarray, causal: bool) -> Callable[[], np.ndarray]:
+    """The largest score not taken off, and a look at the result instead."""
+    weights = folds.fold_value_bias(folds.drop_key_bias(folds.fold_scale(weights)))
+    whole = slice(0, x.shape[1])
+    visible = Causal().rows(x.shape[1], x.shape[1]) if causal else None
+
+    def head(q, k, v, out):
+        if not fast.average(q, k, v, [(whole, visible)], np.exp2, out):
+            raise FloatingPointError("these scores need their largest taken off")
+
+    return over_heads(weights, x, head)
+
+
+def tiles(weights: RowWeights, x: np.ndarray, causal: bool) -> Callable[[], np.ndarray]:
+    """The fast layer without its threads: scores in tiles, hidden tiles skipped, a head's own projection."""
+    layer = FastMultiHeadAttention(weights)
+
+    def forward():
+        with mock.patch.object(fast, "ONE_BLAS_THREAD", nullcontext(1)):
+            return layer(x, visible=Causal() if causal else None)
+
+    return forward
+
+
+def threads(weights: RowWeights, x: np.ndarray, causal: bool) -> Callable[[], np.ndarray]:
+    """The fast layer: the heads on several threads."""
+    layer = FastMultiHeadAttention(weights)
+    return lambda: layer(x, visible=Causal() if causal else None)
+
+
+STEPS = {
+    "the plain layer": plain,
+    "a head at a time, softmax in place": a_head_at_a_time,
+    "scale and biases folded": folded,
+    "largest score not taken off": unshifted,
+    "tiles": tiles,
+    "threads over heads: the fast layer": threads,
+}
+
+
+def over_heads(weights: RowWeights, x: np.ndarray, head: Callable) -> Callable[[], np.ndarray]:
+    """A layer that projects all heads at once and then takes one head of one sequence after the other."""
+    names = [("W_q", "b_q"), ("W_k", "b_k"), ("W_v", "b_v")]
+    matrices = [np.ascontiguousarray(rearrange(getattr(weights, W), "h d_in d -> d_in (h d)")) for W, _ in names]
+    biases = [getattr(weights, b) for _, b in names]
+    W_o = np.ascontiguousarray(rearrange(weights.W_o, "h d_v d_model -> (h d_v) d_model"))
+
+    def forward():
+        projected = [x @ W for W in matrices]
+        for tokens, b in zip(projected, biases, strict=True):
+            if b is not None:
+                tokens += b.reshape(-1)
+        heads = [rearrange(tokens, "b n (h d) -> b h n d", h=weights.h) for tokens in projected]
+        joined = np.empty_like(projected[2])
+        by_head = rearrange(joined, "b n (h d) -> b h n d", h=weights.h)
+        for place in np.ndindex(by_head.shape[:2]):
+            head(*(tokens[place] for tokens in heads), by_head[place])
+        output = joined @ W_o
+        output += weights.b_o
+        return output
+
+    return forward
+
+
+# What they are compared with.
+
+
+def products(weights: RowWeights, x: np.ndarray, causal: bool) -> Callable[[], None]:
+    """The matrix products of the layer and nothing else, into memory that is there: what no step can go below."""
+    (b, n, d_model), d, rows = x.shape, weights.d_k, min(x.shape[1], 256 if causal else 512)
+    tokens, W_o = x.reshape(-1, d_model), weights.W_o.reshape(-1, d_model)
+    packed = np.concatenate(
+        [rearrange(W, "h d_in d -> d_in (h d)") for W in (weights.W_q, weights.W_k, weights.W_v)], 1
+    )
+    projected, joined, output = (
+        np.empty((b * n, packed.shape[1]), x.dtype),
+        np.ones_like(tokens),
+        np.empty_like(tokens),
+    )
+    q, k, v, heads, scores = (np.ones(shape, x.dtype) for shape in [(n, d)] * 4 + [(rows * n,)])
+
+    def forward():
+        np.matmul(tokens, packed, out=projected)
+        for _ in range(b * weights.h):
+            for start in range(0, n, rows):
+                seen = min(start + rows, n) if causal else n
+                tile = scores[: len(q[start : start + rows]) * seen].reshape(-1, seen)
+                np.matmul(q[start : start + rows], k[:seen].T, out=tile)
+                np.matmul(tile, v[:seen], out=heads[start : start + rows])
+        np.matmul(joined, W_o, out=output)
+
+    return forward
+
+
+def packed_and_fused(weights: RowWeights, x: np.ndarray, causal: bool) -> Callable[[], np.ndarray]:
+    """One linear map to all queries, keys and values, `scaled_dot_product_attention`, one linear map."""
+    arrays = {name: torch.from_numpy(array) for name, array in weights.arrays().items()}
+    W = torch.cat([rearrange(arrays[f"W_{name}"], "h d_in d -> (h d) d_in") for name in "qkv"]).contiguous()
+    b = torch.cat([arrays[f"b_{name}"].reshape(-1) for name in "qkv"])
+    W_o = rearrange(arrays["W_o"], "h d_v d_model -> d_model (h d_v)").contiguous()
+    tokens = torch.from_numpy(x)
+
+    def forward():
+        with torch.inference_mode():
+            projected = torch.nn.functional.linear(tokens, W, b)
+            q, k, v = rearrange(projected, "b n (p h d) -> p b h n d", p=3, h=weights.h)
+            heads = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+            joined = rearrange(heads, "b h n d -> b n (h d)")
+            return torch.nn.functional.linear(joined, W_o, arrays["b_o"]).numpy()
+
+    return forward
+
+
+def memory(*lengths: int) -> dict[str, dict[int, float]]:
+    """The most memory that one pass takes beside its input and weights, in mebibytes."""
+    rng = np.random.default_rng(0)
+    weights = single(RowWeights.random(rng, 512, h=8))
+    layers = {"the plain layer": MultiHeadAttention(weights), "the fast layer": FastMultiHeadAttention(weights)}
+    taken: dict[str, dict[int, float]] = {name: {} for name in layers}
+    for name, layer in layers.items():
+        for n in lengths if name == "the fast layer" else lengths[:1]:
+            x = rng.normal(size=(1, n, 512)).astype(np.float32)
+            tracemalloc.start()
+            layer(x)
+            taken[name][n] = round(tracemalloc.get_traced_memory()[1] / 2**20, 1)
+            tracemalloc.stop()
+    return taken
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,542 @@
+"""The fast layer gives what the plain one gives: for every mask and shape, any scores, on any thread."""
+
+import math
+import subprocess
+import sys
+import threading
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mha_tutorial import (
+    Causal,
+    ColumnWeights,
+    FastMultiHeadAttention,
+    Mask,
+    MultiHeadAttention,
+    Padding,
+    RowWeights,
+    Window,
+    fast,
+    folds,
+    threads,
+)
+from mha_tutorial.reference import row
+from tests.helpers import D_K, D_MODEL, GROUPS, H, M, N, assert_close
+from tests.test_multi_head import draw
+
+MANY, MORE = 23, 29  # queries and keys that need several tiles, once these are small
+
+
+class EveryOther(Mask):
+    """A mask of one's own, which makes only whole arrays."""
+
+    def rows(self, n, m, batch=()):
+        return np.arange(m)[None, :] % 2 == np.arange(n)[:, None] % 2
+
+
+def masks_for(n, m, h=H):
+    """Masks of every kind for two sequences, in the row convention."""
+    draws = np.random.default_rng(7)
+    blind = draws.random((n, m)) < 0.5
+    blind[n // 2] = False
+    return {
+        "none": None,
+        "top-left": Causal("top-left"),
+        "bottom-right": Causal("bottom-right"),
+        "window": Window(4, "top-left") & Causal("bottom-right"),
+        "padding": Padding([m - 2, m]),
+        "padding, of everything": Padding([0, m]) & ~Window(2, "top-left"),
+        "one's own": EveryOther(),
+        "array": draws.random((2, h, n, m)) < 0.6,
+        "array for all heads": draws.random((2, 1, n, m)) < 0.6,
+        "array for all queries": np.arange(m)[None, :] < m - 3,
+        "nothing hidden": np.ones((n, m), dtype=bool),
+        "a query that sees nothing": blind,
+    }
+
+
+@pytest.fixture
+def small_tiles(monkeypatch):
+    """Tiles and jobs so small that a few tokens need several, of sizes that do not divide the lengths."""
+    for name, value in {"SIDE": 7, "MASKED_SIDE": 5, "SCORES": 45, "TOKENS": 31, "TINY": 0}.items():
+        monkeypatch.setattr(fast, name, value)
+
+
+@pytest.fixture
+def recomputed(monkeypatch):
+    """The shapes of the tiles that had to be computed again, exactly."""
+    shapes, exactly = [], fast.exactly
+    monkeypatch.setattr(fast, "exactly", lambda q, *rest: shapes.append(q.shape) or exactly(q, *rest))
+    return shapes
+
+
+def tokens(rng, n=N, m=M, batch=(2,), dtype=np.float64):
+    return tuple(rng.normal(size=(*batch, *size)).astype(dtype) for size in ((n, D_MODEL), (m, 19), (m, 23)))
+
+
+def converted(weights, dtype):
+    return RowWeights(**{name: array.astype(dtype) for name, array in weights.arrays().items()})
+
+
+# the folds
+
+
+@pytest.mark.equation("eq-exp2")
+@pytest.mark.parametrize("exponential", [np.exp2, np.exp])
+@pytest.mark.parametrize("bias", [True, False])
+def test_scale_and_base_fold_into_the_query_projection(exponential, bias, rng):
+    weights, (Q, K, _) = draw(rng, bias=bias).T, tokens(rng)
+    folded = folds.fold_scale(weights, exponential)
+    keys = row.project(weights.W_k, K, weights.b_k)
+    before = np.exp(row.scaled_dot_product(row.project(weights.W_q, Q, weights.b_q), keys))
+    assert_close(exponential(row.project(folded.W_q, Q, folded.b_q) @ keys.mT), before)
+
+
+@pytest.mark.equation("eq-key-bias-drops")
+def test_the_key_bias_adds_one_number_to_all_scores_of_a_query(rng):
+    weights, inputs = draw(rng).T, tokens(rng)
+    before, after = (row.multi_head(*inputs, layer) for layer in (weights, folds.drop_key_bias(weights)))
+    added = np.einsum("bhnd,hd->bhn", before.queries, weights.b_k) / D_K**0.5
+    assert np.abs(added).max() > 0.1
+    assert_close(after.scores + added[..., None], before.scores)
+    assert_close(after.attention, before.attention)
+
+
+@pytest.mark.equation("eq-value-bias-folds")
+@pytest.mark.parametrize(("h", "h_kv"), GROUPS.values(), ids=GROUPS)
+def test_the_value_bias_folds_into_the_output_bias(h, h_kv, rng):
+    weights, inputs = draw(rng, h, h_kv).T, tokens(rng)
+    folded = folds.fold_value_bias(weights)
+    assert folded.b_v is None
+    assert_close(row.multi_head(*inputs, folded).output, row.multi_head(*inputs, weights).output)
+
+
+def test_a_value_bias_makes_an_output_bias_and_none_makes_none(rng):
+    weights = draw(rng).T
+    only = RowWeights(**{name: array for name, array in weights.arrays().items() if name != "b_o"})
+    assert_close(folds.fold_value_bias(only).b_o + weights.b_o, folds.fold_value_bias(weights).b_o)
+    without = draw(rng, bias=False).T
+    assert folds.fold_value_bias(without) is without
+
+
+def test_folding_keeps_the_type_and_the_weights(rng):
+    weights = converted(draw(rng).T, np.float32)
+    for array in weights.arrays().values():
+        array.flags.writeable = False
+    for folded in (folds.fold_scale(weights), folds.drop_key_bias(weights), folds.fold_value_bias(weights)):
+        assert folded.dtype == np.float32
+
+
+# equal to the plain layer
+
+
+@pytest.mark.parametrize("visible", masks_for(MANY, MORE).values(), ids=masks_for(MANY, MORE))
+@pytest.mark.parametrize("bias", [True, False])
+def test_every_mask(visible, bias, small_tiles, rng):
+    layer, inputs = FastMultiHeadAttention(draw(rng, bias=bias)), tokens(rng, MANY, MORE)
+    assert_close(layer(*inputs, visible=visible), layer.plain(*inputs, visible=visible))
+
+
+@pytest.mark.parametrize("visible", masks_for(N, M).values(), ids=masks_for(N, M))
+def test_every_mask_on_few_tokens(visible, rng):
+    layer, inputs = FastMultiHeadAttention(draw(rng)), tokens(rng)
+    assert_close(layer(*inputs, visible=visible), layer.plain(*inputs, visible=visible))
+
+
+@pytest.mark.parametrize(("h", "h_kv"), GROUPS.values(), ids=GROUPS)
+@pytest.mark.parametrize("n", [N, MANY])
+def test_shared_key_value_heads(h, h_kv, n, small_tiles, rng):
+    layer, inputs = FastMultiHeadAttention(draw(rng, h, h_kv)), tokens(rng, n)
+    for visible in (None, rng.random((2, h, n, M)) < 0.6):
+        assert_close(layer(*inputs, visible=visible), layer.plain(*inputs, visible=visible))
+
+
+@pytest.mark.parametrize("batch", [(), (1,), (3,), (3, 2)])
+def test_any_batch_axes(batch, small_tiles, rng):
+    layer, inputs = FastMultiHeadAttention(draw(rng)), tokens(rng, MANY, MORE, batch)
+    lengths = rng.integers(1, MORE, size=batch)
+    for visible in (None, Padding(lengths), rng.random((*batch, 1, MANY, MORE)) < 0.6):
+        assert_close(layer(*inputs, visible=visible), layer.plain(*inputs, visible=visible))
+
+
+@pytest.mark.parametrize("visible", [None, Causal()])
+@pytest.mark.parametrize(("h", "h_kv"), GROUPS.values(), ids=GROUPS)
+def test_self_attention_and_attention_to_a_memory(visible, h, h_kv, small_tiles, rng):
+    layer = FastMultiHeadAttention(draw(rng, h, h_kv, widths=(D_MODEL,) * 3))
+    x, memory = rng.normal(size=(2, 2, MANY, D_MODEL))
+    for inputs in ((x,), (x, memory), (x, x, memory), (x, memory, x)):
+        assert_close(layer(*inputs, visible=visible), layer.plain(*inputs, visible=visible))
+
+
+def test_either_convention_of_weights(rng):
+    weights, x = ColumnWeights.random(rng, 12, h=3), rng.normal(size=(N, 12))
+    assert np.array_equal(FastMultiHeadAttention(weights)(x), FastMultiHeadAttention(weights.T)(x))
+
+
+@settings(deadline=None, max_examples=60)
+@given(data=st.data())
+def test_any_lengths_and_any_mask(data):
+    n, m, b = (data.draw(st.integers(1, largest)) for largest in (31, 31, 3))
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
+    align = data.draw(st.sampled_from(["top-left", "bottom-right"]))
+    simple = st.sampled_from([Causal(align), Window(3, align), Padding(rng.integers(0, m + 1, size=b))])
+    rules = st.recursive(
+        simple, lambda r: st.one_of(st.builds(lambda a, b: a & b, r, r), st.builds(lambda a: ~a, r))
+    )
+    density = data.draw(st.floats(0, 1))
+    visible = data.draw(st.one_of(st.none(), rules, st.just(rng.random((b, H, n, m)) < density)))
+    layer, inputs = FastMultiHeadAttention(draw(rng)), tokens(rng, n, m, (b,))
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("SIDE", "MASKED_SIDE", "SCORES", "TOKENS", "TINY"):
+            patch.setattr(fast, name, data.draw(st.integers(1, 64), label=name))
+        assert_close(layer(*inputs, visible=visible), layer.plain(*inputs, visible=visible))
+
+
+@pytest.mark.parametrize("visible", [None, Causal()])
+@pytest.mark.parametrize("n", [7, 101, 601])  # all at once, one tile, several tiles
+def test_float32_is_as_good_as_the_plain_layer_in_float32(n, visible, rng):
+    weights, x = RowWeights.random(rng, 60, h=3), rng.normal(size=(2, n, 60))
+    expected = MultiHeadAttention(weights)(x, visible=visible)
+    layer, single = FastMultiHeadAttention(converted(weights, np.float32)), x.astype(np.float32)
+    output = layer(single, visible=visible)
+    assert output.dtype == np.float32
+    error, plain_error = (np.abs(y - expected).max() for y in (output, layer.plain(single, visible=visible)))
+    assert error <= 2 * plain_error
+
+
+def test_no_step_is_float64_by_accident(small_tiles, monkeypatch, rng):
+    seen, average = set(), fast.average
+
+    def watched(q, k, v, pieces, exponential, out):
+        def watching(x, out):
+            seen.add(x.dtype)
+            return exponential(x, out=out)
+
+        seen.update(array.dtype for array in (q, k, v, out))
+        return average(q, k, v, pieces, watching, out)
+
+    monkeypatch.setattr(fast, "average", watched)
+    FastMultiHeadAttention(converted(draw(rng).T, np.float32))(*tokens(rng, MANY, dtype=np.float32))
+    assert seen == {np.dtype(np.float32)}
+
+
+# the guards
+
+
+@pytest.mark.parametrize("size", [200.0, 1e4, 1e6])
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("visible", [None, Causal("bottom-right")])
+def test_scores_of_any_size(size, sign, visible, small_tiles, recomputed, rng):
+    """All scores lie around one large number: the exponentials overflow, or all are zero."""
+    arrays, (Q, K, V) = draw(rng).T.arrays(), tokens(rng, MANY, MORE)
+    arrays["b_q"] = np.full_like(arrays["b_q"], sign * size / D_K**0.5)
+    arrays["W_k"][:], arrays["b_k"] = arrays["W_k"] / size, np.zeros_like(arrays["b_k"])
+    arrays["W_k"][:, 0] += 1.0
+    K[..., 0] = 1.0
+    layer = FastMultiHeadAttention(RowWeights(**arrays))
+    trace = layer.plain.trace(Q, K, V, visible=visible)
+    scores = trace.scores[np.isfinite(trace.scores)]
+    assert (sign * scores > size / 2).all()
+    # a score is a sum of terms of this size: it is right to so much, and its exponential to that part of itself
+    assert_close(layer(Q, K, V, visible=visible), trace.output, rtol=max(1e-12, 4 * np.finfo(float).eps * size))
+    assert recomputed
+
+
+@pytest.mark.parametrize("size", [200.0, 1e4])
+def test_scores_that_differ_widely(size, small_tiles, rng):
+    arrays = draw(rng).T.arrays()
+    arrays["W_q"] *= size / 3
+    layer, inputs = FastMultiHeadAttention(RowWeights(**arrays)), tokens(rng, MANY, MORE)
+    trace = layer.plain.trace(*inputs)
+    largest = np.abs(trace.scores).max()
+    assert trace.scores.max() > size < -trace.scores.min()
+    assert_close(layer(*inputs), trace.output, rtol=max(1e-12, 4 * np.finfo(float).eps * largest))
+
+
+def one_score(score, m, value):
+    """One query that scores every one of m keys alike, all with the same value, for `fast.average`."""
+    q, k, v = np.full((1, 1, 1, 1, 1), score), np.ones((1, 1, 1, m, 1)), np.full((1, 1, 1, m, 1), value)
+    out = np.empty_like(q)
+    return fast.average(q, k, v, [(slice(0, m), None)], np.exp2, out), out.item()
+
+
+@pytest.mark.parametrize(("score", "trusted"), [(58.9, True), (59.1, False), (-60.9, True), (-61.1, False)])
+def test_sums_are_trusted_between_their_limits(score, trusted):
+    """Two keys: the sum is two to the power of one more than the score, and the limits are 2^-60 and 2^60."""
+    assert one_score(score, m=2, value=3.0)[0] == trusted
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize(("power", "trusted"), [(97.9, True), (98.1, False), (-101.9, True), (-102.1, False)])
+def test_results_are_trusted_between_their_limits(power, trusted, sign):
+    """Two keys of weight two: the result is the value times four, and the limits are 2^-100 and 2^100."""
+    assert one_score(1.0, m=2, value=sign * 2.0**power)[0] == trusted
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+def test_results_that_are_not_finite_are_not_trusted(wrong):
+    assert not one_score(1.0, m=2, value=wrong)[0]
+    assert not one_score(wrong, m=2, value=1.0)[0]
+
+
+def test_what_is_trusted_is_the_average():
+    assert_close(one_score(7.0, m=5, value=3.0)[1], 3.0)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("value", [1e9, 1e30, 1e-30])
+@pytest.mark.parametrize("score", [-58.0, 0.0, 58.0])  # in powers of two
+def test_values_of_any_size(value, score, dtype, small_tiles, rng):
+    """Large exponentials of large values overflow, small ones of small values vanish, before they are divided."""
+    one, q = np.ones((1, 1, 1)), np.full((1, 1, 1), score * np.log(2))
+    layer = FastMultiHeadAttention(converted(RowWeights(q, one, one, one), dtype))
+    ones, values = np.ones((MANY, 1), dtype), value * (1 + rng.random((MANY, 1))).astype(dtype)
+    expected = layer.plain(ones, ones, values)
+    assert_close(layer(ones, ones, values), expected, rtol=1e-12 if dtype is np.float64 else 1e-5)
+
+
+@pytest.mark.parametrize("exponential", [np.exp2, np.exp])
+def test_the_exact_average_knows_the_base(exponential, rng):
+    q, k, v = (rng.normal(size=(2, 1, 3, length, width)) for length, width in ((N, D_K), (M, D_K), (M, 17)))
+    seen = rng.random((2, 1, 3, N, M)) < 0.6
+    folded = q / (np.log(exponential(1.0)) * D_K**0.5)
+    assert_close(fast.exactly(folded, k, v, seen, exponential), row.attention(q, k, v, visible=seen))
+
+
+@pytest.mark.parametrize(
+    ("visible", "added"), [(None, False), (Causal("top-left"), False), (Padding([0, M]), True)]
+)
+def test_the_value_bias_is_added_to_values_only_where_a_query_sees_nothing(visible, added, monkeypatch, rng):
+    weights, inputs = draw(rng).T, tokens(rng)
+    handed, average = [], fast.average
+    monkeypatch.setattr(fast, "average", lambda q, k, v, *rest: handed.append(v) or average(q, k, v, *rest))
+    FastMultiHeadAttention(weights)(*inputs, visible=visible)
+    values = row.project(weights.W_v, inputs[2], weights.b_v if added else None)
+    assert_close(handed[0][:, 0].swapaxes(0, 1), values)
+
+
+def test_only_the_tile_that_needs_it_is_computed_again(small_tiles, recomputed, rng):
+    layer, (Q, K, V) = FastMultiHeadAttention(draw(rng)), tokens(rng, MANY, MORE, batch=())
+    Q[MANY - 1] *= 1e4
+    layer(Q, K, V)
+    assert set(recomputed) == {(1, 1, 1, MANY % 6, D_K)}  # 45 scores in a tile of seven keys: six queries
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+@pytest.mark.parametrize("visible", [Padding([MORE - 2, 3]), (np.arange(MORE) < [[[MORE - 2]], [[3]]])[:, None]])
+def test_what_is_hidden_does_not_reach_the_result(visible, wrong, small_tiles, rng):
+    layer, (Q, K, V) = FastMultiHeadAttention(draw(rng)), tokens(rng, MANY, MORE)
+    before = layer.plain(Q, K, V, visible=visible)
+    K[0, -2:], V[0, -2:], K[1, 3:], V[1, 3:] = (wrong,) * 4
+    assert_close(layer(Q, K, V, visible=visible), before)
+
+
+def test_what_is_seen_reaches_those_who_see_it(small_tiles, rng):
+    layer, (Q, K, V) = FastMultiHeadAttention(draw(rng)), tokens(rng, MANY, MORE)
+    V[1, 11] = np.nan
+    output = layer(Q, K, V, visible=Causal("top-left"))
+    assert_close(output, layer.plain(Q, K, V, visible=Causal("top-left")))
+    assert np.isnan(output[1, 11:]).all()
+    assert np.isfinite(output[1, :11]).all()
+
+
+def test_a_query_that_sees_nothing_gets_the_output_bias_alone(small_tiles, rng):
+    weights, inputs = draw(rng).T, tokens(rng, MANY, MORE)
+    output = FastMultiHeadAttention(weights)(*inputs, visible=Padding([0, MORE]))
+    assert np.array_equal(output[0], np.broadcast_to(weights.b_o, output[0].shape))
+
+
+# what it does not do
+
+
+@pytest.fixture
+def computed(monkeypatch):
+    """How many scores each call of `fast.average` has computed."""
+    sizes, average = [], fast.average
+
+    def watched(q, k, v, pieces, exponential, out):
+        sizes.append(math.prod(q.shape[:-1]) * sum(keys.stop - keys.start for keys, _ in pieces))
+        return average(q, k, v, pieces, exponential, out)
+
+    monkeypatch.setattr(fast, "average", watched)
+    return sizes
+
+
+def test_hidden_tiles_are_not_computed(small_tiles, computed, rng):
+    layer = FastMultiHeadAttention(draw(rng, widths=(D_MODEL,) * 3))
+    layer(rng.normal(size=(MANY, D_MODEL)), visible=Causal())
+    sizes = [5, 5, 5, 5, 3]  # 23 queries, or keys: a tile of queries meets the tiles of keys up to its own
+    assert sum(computed) == H * sum(p * q for place, p in enumerate(sizes) for q in sizes[: place + 1])
+
+
+def test_what_is_hidden_from_one_sequence_is_not_computed_for_it(small_tiles, computed, rng):
+    layer = FastMultiHeadAttention(draw(rng))
+    layer(*tokens(rng, MANY, MORE), visible=Padding([6, MORE]))
+    assert sum(computed) == H * MANY * (10 + MORE)  # five keys a tile: two tiles hold the six
+
+
+def test_scores_are_never_all_in_memory(rng):
+    n, layer = 1021, FastMultiHeadAttention(converted(RowWeights.random(rng, 32, h=8), np.float32))
+    x = rng.normal(size=(n, 32)).astype(np.float32)
+    layer(x)
+    tracemalloc.start()
+    layer(x)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 8 * n * n * 4 / 4
+
+
+def test_nothing_changes_its_inputs(small_tiles, rng):
+    weights, inputs, visible = draw(rng).T, tokens(rng, MANY, MORE), rng.random((MANY, MORE)) < 0.5
+    for array in (*inputs, visible, *weights.arrays().values()):
+        array.flags.writeable = False
+    FastMultiHeadAttention(weights)(*inputs, visible=visible)
+
+
+def test_views_with_gaps_and_transposes(small_tiles, rng):
+    layer = FastMultiHeadAttention(draw(rng))
+    Q = rng.normal(size=(D_MODEL, MANY, 2)).T
+    K, V = rng.normal(size=(4, 2 * MORE, 19))[::2, ::2], rng.normal(size=(2, MORE, 46))[..., ::-2]
+    visible = (rng.random((MORE, MANY)) < 0.6).T
+    assert_close(layer(Q, K, V, visible=visible), layer.plain(Q, K, V, visible=visible))
+    once = np.broadcast_to(Q[0], Q.shape)
+    assert_close(layer(once, K, V), layer.plain(once, K, V))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.longdouble])
+def test_other_floats_go_to_the_plain_layer(dtype, own_messages, rng):
+    layer, inputs = FastMultiHeadAttention(converted(draw(rng).T, dtype)), tokens(rng, dtype=dtype)
+    output = layer(*inputs, visible=Padding([2, M]))
+    assert output.dtype == dtype
+    assert np.array_equal(output, layer.plain(*inputs, visible=Padding([2, M])))
+
+
+@pytest.mark.parametrize(("n", "m", "batch"), [(0, M, (2,)), (N, 0, (2,)), (N, M, (0,))])
+def test_without_tokens_there_is_nothing_to_speed_up(n, m, batch, rng):
+    layer, inputs = FastMultiHeadAttention(draw(rng)), tokens(rng, n, m, batch)
+    assert np.array_equal(layer(*inputs), layer.plain(*inputs))
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        (lambda Q, K, V: ((Q.mT, K, V), None), ValueError),
+        (lambda Q, K, V: ((Q.astype(int), K, V), None), TypeError),
+        (lambda Q, K, V: ((Q, K, V[:, 1:]), None), ValueError),
+        (lambda Q, K, V: ((Q, K, V), np.ones((N, M))), TypeError),
+        (lambda Q, K, V: ((Q, K, V), np.ones((M, N), dtype=bool)), ValueError),
+        (lambda Q, K, V: ((Q, K, V), np.ones(M, dtype=bool)), ValueError),
+        (lambda Q, K, V: ((Q, K, V), Causal()), ValueError),
+        (lambda Q, K, V: ((Q, K, V), Padding([1, 2, 3])), ValueError),
+    ],
+)
+def test_bad_input_is_refused_in_the_same_words(change, error, own_messages, rng):
+    layer, (inputs, visible) = FastMultiHeadAttention(draw(rng)), change(*tokens(rng))
+    with pytest.raises(error) as plain:
+        layer.plain(*inputs, visible=visible)
+    with pytest.raises(error) as ours:
+        layer(*inputs, visible=visible)
+    assert str(ours.value) == str(plain.value)
+
+
+# the exponential and the threads
+
+
+@pytest.mark.parametrize(
+    ("extensions", "exponential"),
+    [
+        ({"baseline": ["X86_V2"], "found": ["X86_V3", "X86_V4"]}, np.exp2),
+        ({"baseline": ["SSE3"], "found": ["AVX2", "AVX512_SKX"]}, np.exp2),
+        ({"baseline": ["X86_V4"]}, np.exp2),
+        ({"baseline": ["NEON"], "found": ["ASIMDHP"]}, np.exp),
+        ({"baseline": ["X86_V2"], "found": ["X86_V3"], "not found": ["X86_V4"]}, np.exp),
+    ],
+)
+def test_the_exponential_that_the_processor_is_fast_at(extensions, exponential, monkeypatch, rng):
+    monkeypatch.setattr(np, "show_config", lambda mode: {"SIMD Extensions": extensions})
+    assert fast.fast_exponential() is exponential
+    layer, inputs = FastMultiHeadAttention(draw(rng)), tokens(rng)
+    assert layer._exponential is exponential
+    assert_close(layer(*inputs), layer.plain(*inputs))
+    for scale in (1, 1e4):
+        Q, K, V = inputs
+        assert_close(layer(scale * Q, K, V), layer.plain(scale * Q, K, V), rtol=1e-12 * scale)
+
+
+def blas_threads():
+    return [library.num_threads for library in threads._blas().lib_controllers]
+
+
+def test_blas_keeps_to_one_thread_inside_and_gets_its_own_back():
+    usual = blas_threads()
+    with threads.ONE_BLAS_THREAD as outer:
+        with threads.ONE_BLAS_THREAD as inner:
+            assert blas_threads() == [1] * len(usual)
+        assert blas_threads() == [1] * len(usual)
+        assert outer == inner == max(usual)
+    assert blas_threads() == usual
+
+
+def test_two_calls_at_once(small_tiles, rng):
+    layer, usual, outputs = FastMultiHeadAttention(draw(rng)), blas_threads(), {}
+    problems = [(tokens(rng, MANY, MORE), visible) for visible in (None, Causal("top-left"), Padding([3, MORE]))]
+
+    def ask(number):
+        inputs, visible = problems[number]
+        outputs[number] = [layer(*inputs, visible=visible) for _ in range(20)]
+
+    callers = [threading.Thread(target=ask, args=(number,)) for number in range(len(problems))]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    for number, (inputs, visible) in enumerate(problems):
+        for output in outputs[number]:
+            assert_close(output, layer.plain(*inputs, visible=visible))
+    assert blas_threads() == usual
+
+
+@pytest.mark.parametrize("several", [1, 2, 3])
+def test_any_number_of_threads(several, small_tiles, monkeypatch, rng):
+    monkeypatch.setattr(threads.OneBlasThread, "__enter__", lambda self: several)
+    monkeypatch.setattr(threads.OneBlasThread, "__exit__", lambda *_: None)
+    layer, inputs = FastMultiHeadAttention(draw(rng)), tokens(rng, MANY, MORE)
+    assert_close(layer(*inputs), layer.plain(*inputs))
+
+
+@pytest.mark.parametrize("several", [1, 2])
+def test_errors_on_a_thread_are_raised(several):
+    with pytest.raises(ZeroDivisionError):
+        threads.spread(lambda part: 1 / part, [1, 0], several)
+
+
+def test_without_threadpoolctl_blas_keeps_its_threads(small_tiles, monkeypatch, rng):
+    monkeypatch.setitem(sys.modules, "threadpoolctl", None)
+    threads._blas.cache_clear()
+    try:
+        with threads.ONE_BLAS_THREAD as several:
+            assert several == 1
+        layer, inputs = FastMultiHeadAttention(draw(rng)), tokens(rng, MANY, MORE)
+        assert_close(layer(*inputs), layer.plain(*inputs))
+    finally:
+        threads._blas.cache_clear()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows does not fork")
+def test_a_forked_process_has_threads_of_its_own():
+    code = """
+import os
+from mha_tutorial.threads import spread
+spread(abs, range(9), 2)
+child = os.fork()
+if not child:
+    spread(abs, range(9), 2)
+    os._exit(0)
+print(os.waitpid(child, 0)[1])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "0\n"
