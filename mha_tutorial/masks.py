@@ -177,13 +177,17 @@ class Padding(Mask):
         lengths.flags.writeable = False
         object.__setattr__(self, "lengths", lengths)
 
-    def rows(self, n: int, m: int, batch: tuple[int, ...] = ()) -> Bool[Array, "*b 1 m"]:
+    def check(self, m: int, batch: tuple[int, ...]) -> None:
+        """Refuse lengths that do not fit the batch, or exceed the number of keys."""
         if self.lengths.ndim and self.lengths.shape != tuple(batch):
             raise ValueError(
                 f"Padding: lengths of shape {self.lengths.shape} do not fit the batch axes {tuple(batch)}"
             )
         if (self.lengths > m).any():
             raise ValueError(f"Padding: lengths must not exceed the {m} keys, got {self.lengths.tolist()}")
+
+    def rows(self, n: int, m: int, batch: tuple[int, ...] = ()) -> Bool[Array, "*b 1 m"]:
+        self.check(m, batch)
         return np.arange(m) < self.lengths[..., None, None]
 
 
@@ -310,15 +314,25 @@ def bias_from_visible(visible: Bool[Array, "..."], dtype=np.float64) -> Float[Ar
     return np.where(_require_boolean("visible", visible), 0.0, -np.inf).astype(dtype)
 
 
-def _distance(mask: Causal | Window, n: int, m: int):
-    """How many positions each key lies before each query: (n, m), negative for later keys."""
+def offset(mask: Causal | Window, n: int, m: int) -> int:
+    """How many positions the first query stands behind the first key.
+
+    Raises
+    ------
+    ValueError
+        If there are not as many queries as keys and the mask does not say how they stand.
+    """
     if mask.align is None and n != m:
         raise ValueError(
             f"{type(mask).__name__}: with {n} queries and {m} keys the alignment must be stated, "
             "align='top-left' (first query beside first key) or align='bottom-right' (last beside last)"
         )
-    offset = m - n if mask.align == "bottom-right" else 0
-    return offset + np.arange(n)[:, None] - np.arange(m)
+    return m - n if mask.align == "bottom-right" else 0
+
+
+def _distance(mask: Causal | Window, n: int, m: int):
+    """How many positions each key lies before each query: (n, m), negative for later keys."""
+    return offset(mask, n, m) + np.arange(n)[:, None] - np.arange(m)
 
 
 def _check_align(mask: Causal | Window) -> None:
