@@ -104,7 +104,7 @@ def check_tokens(layer, queries: Tensor, keys: Tensor, values: Tensor) -> None:
                 f"{where}: queries and {name} must have the same leading axes, "
                 f"got shapes {_shape(queries)} and {_shape(x)}"
             )
-        if not torch.is_autocast_enabled(weight.device.type):
+        if weight.is_meta or not torch.is_autocast_enabled(weight.device.type):
             check_type(where, name, x, "the layer", weight)
     if keys.shape[-2] != values.shape[-2]:
         raise ValueError(

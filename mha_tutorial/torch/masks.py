@@ -171,4 +171,4 @@ def _lengths(mask: Padding, b: int, m: int, device: torch.device) -> Tensor:
     """The lengths of every entry of the batch."""
     if not torch.compiler.is_compiling():
         mask.check(m, (b,))
-    return torch.tensor(mask.lengths, device=device).expand(b)
+    return torch.from_numpy(mask.lengths.copy()).to(device).expand(b)

@@ -58,7 +58,7 @@ def fused_on(backend: SDPBackend) -> Kernel:
     >>> torch.equal(fused_on(SDPBackend.MATH)(x, x, x), x)
     True
     """
-    return partial(_fused_on, backend)
+    return partial(_fused_on, backend.name)  # a name can be copied and pickled
 
 
 def backend_of(
@@ -111,8 +111,8 @@ def _prepare(q: Tensor, k: Tensor, v: Tensor, visible, bias: Tensor | None) -> _
         keys = slice(*reach(visible, 0, n, n, m))
         if isinstance(visible, Causal) and bias is None:
             shift = offset(visible, n, m)
-            causal, blind = shift <= 0 and n > 1, min(max(-shift, 0), n)
-        if causal or _all_visible(visible, n, m, keys):
+            causal, blind = bool(shift <= 0 and n > 1), min(max(-shift, 0), n)
+        if causal or _all_visible(visible, b, n, m, keys):
             visible = None
         else:
             visible = rows(visible, b, n, m, q.device, keys=keys)
@@ -125,11 +125,12 @@ def _prepare(q: Tensor, k: Tensor, v: Tensor, visible, bias: Tensor | None) -> _
     return _Call(q[:, :, blind:], k[:, :, keys], v[:, :, keys], mask, causal, blind)
 
 
-def _all_visible(mask: Mask, n: int, m: int, keys: slice) -> bool:
+def _all_visible(mask: Mask, b: int, n: int, m: int, keys: slice) -> bool:
     """Whether every query sees all keys of its reach: one query under a triangle, or sequences of one length."""
     if isinstance(mask, Causal):
         return n == 1
     if isinstance(mask, Padding) and not torch.compiler.is_compiling():
+        mask.check(m, (b,))
         return bool((mask.lengths == keys.stop).all())
     return False
 
@@ -141,7 +142,8 @@ def _one_width(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]
     return q, k, pad(v, (0, d_k - d_v)) if d_v < d_k else v
 
 
-def _fused_on(backend: SDPBackend, q: Tensor, k: Tensor, v: Tensor, **options) -> Tensor:
+def _fused_on(name: str, q: Tensor, k: Tensor, v: Tensor, **options) -> Tensor:
+    backend = SDPBackend.__members__[name]
     with sdpa_kernel(backend):
         with warnings.catch_warnings(record=True) as reasons:
             warnings.simplefilter("always")
@@ -152,7 +154,7 @@ def _fused_on(backend: SDPBackend, q: Tensor, k: Tensor, v: Tensor, **options) -
         if chosen != backend:
             why = " ".join(str(reason.message).partition(" (Triggered")[0] for reason in reasons)
             raise NotImplementedError(
-                f"fused on {backend.name} cannot do this on {q.device.type}, with q {tuple(q.shape)}, "
+                f"fused on {name} cannot do this on {q.device.type}, with q {tuple(q.shape)}, "
                 f"k {tuple(k.shape)} and {q.dtype}; choose fused, which chooses a backend. {why}"
             )
         return fused(q, k, v, **options)

@@ -22,8 +22,8 @@ def attend(
     """Compute with checked inputs and the default scale, and again by selection where that did not go well.
 
     One number is looked at, the sum of the output, and those of the inputs where gradients will flow through
-    them. Under ``torch.compile``, ``torch.export`` and ``vmap``, and without data on the meta device, no number
-    can be looked at: there `guarded` selects from the start.
+    them. Under ``torch.compile``, ``torch.export`` and the transforms of ``torch.func``, and without data on the
+    meta device, no number can be looked at: there `guarded` selects from the start.
     """
     check_kernel(name, q, k, v, visible, bias)
     options = {"scale": q.shape[-1] ** -0.5 if scale is None else scale, "dropout": dropout}
@@ -40,9 +40,9 @@ def guarded(kernel: Kernel) -> Kernel:
     """Make a kernel that selects: what is not finite becomes zero, and NaN again for queries that see it.
 
     In eager mode every kernel of `KERNELS` does so by itself when its output is not finite. In a compiled or
-    exported graph nothing can be looked at, so choose ``kernel=guarded(fused)`` there if NaN or infinity may stand
-    at hidden positions. It costs one more pass of the kernel. Gradients are right where a key that is not
-    finite is hidden from every query.
+    exported graph, and under the transforms of ``torch.func``, no number can be looked at, so choose
+    ``kernel=guarded(fused)`` there if NaN or infinity may stand at hidden positions. It costs one more pass of
+    the kernel. Gradients are right where a key that is not finite is hidden from every query.
 
     Examples
     --------
@@ -82,4 +82,5 @@ def _sum(x: Tensor) -> Tensor:
 
 
 def _can_look_at(x: Tensor) -> bool:
-    return not (torch.compiler.is_compiling() or x.is_meta or torch._C._functorch.is_batchedtensor(x))
+    transformed = torch._C._functorch.maybe_current_level() is not None
+    return not (torch.compiler.is_compiling() or x.is_meta or transformed)

@@ -74,7 +74,8 @@ def softmax(scores: Float[Tensor, "b h n m"]) -> Float[Tensor, "b h n m"]:
 
 def by_group(x: Float[Tensor, "b h n p"], y: Float[Tensor, "b h_kv p r"]) -> Float[Tensor, "b h n r"]:
     """Multiply, where neighbouring heads of `x` share one of `y`, which is not copied."""
-    return (fold(x, y.shape[1]) @ y).unflatten(2, (-1, x.shape[2])).flatten(1, 2)
+    h_kv = y.shape[1]
+    return (fold(x, h_kv) @ y).unflatten(2, (x.shape[1] // h_kv, x.shape[2])).flatten(1, 2)
 
 
 def fold(x: Float[Tensor, "b h n p"], h_kv: int) -> Float[Tensor, "b h_kv gn p"]:

@@ -1,6 +1,7 @@
 """Attention one tile at a time: softmax in one pass over the keys, and memory linear in the number of tokens."""
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import torch
@@ -53,8 +54,7 @@ def online(
         raise NotImplementedError(f"online: dropout is not offered, got dropout={dropout}; choose naive or fused")
 
     def compute(q, k, v, *, visible, bias, scale, dropout=0.0):
-        heads, _ = _Online.apply(q, k, v, bias, visible, scale, block)
-        return heads
+        return _Online.apply(q, k, v, bias, visible, scale, block)[0]
 
     return attend("online", compute, q, k, v, visible, bias, scale, dropout)
 
@@ -95,25 +95,8 @@ class _Online(torch.autograd.Function):
 
     @staticmethod
     def forward(q, k, v, bias, visible, scale, block):
-        b, h, n, _ = q.shape
-        heads = q.new_empty(b, h, n, v.shape[-1])
-        log_sums = q.new_empty(b, h, n, 1, dtype=sums(q))
-        for queries, tiles in _tiles(n, k.shape[2], visible, block):
-            size = queries.stop - queries.start
-            largest = log_sums.new_full((b, h, size, 1), -torch.inf)
-            total = torch.zeros_like(largest)
-            weighted = largest.new_zeros(b, h, size, v.shape[-1])
-            for tile in tiles:
-                scores = tile.of(q, k, visible, bias, scale)
-                larger = largest.maximum(scores.amax(dim=-1, keepdim=True))
-                exponentials = (scores - finite(larger)).exp()
-                shrink = (largest - finite(larger)).exp()
-                total = total * shrink + exponentials.sum(dim=-1, keepdim=True)
-                weighted = weighted * shrink + by_group(exponentials, v[:, :, tile.keys].to(sums(v)))
-                largest = larger
-            heads[:, :, queries] = (weighted / total.where(total > 0, 1)).to(heads.dtype)
-            log_sums[:, :, queries] = largest + total.log()
-        return heads, log_sums
+        with _no_autocast(q):
+            return _forward(q, k, v, bias, visible, scale, block)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -129,24 +112,62 @@ class _Online(torch.autograd.Function):
     def backward(ctx, d_heads, _):
         q, k, v, bias, visible, heads, log_sums = ctx.saved_tensors
         visible = ctx.mask if visible is None else visible
-        h_kv, (dq, dk, dv) = k.shape[1], (torch.zeros_like(x, dtype=sums(x)) for x in (q, k, v))
-        d_bias = torch.zeros_like(bias) if ctx.needs_input_grad[3] else None
-        d_heads = d_heads.to(sums(q))
-        shared = (d_heads * heads).sum(dim=-1, keepdim=True)  # what softmax takes from all weights of a query
-        for queries, tiles in _tiles(q.shape[2], k.shape[2], visible, ctx.block):
-            for tile in tiles:
-                scores = tile.of(q, k, visible, bias, ctx.scale)
-                attention = (scores - finite(log_sums[:, :, queries])).exp()
-                here, asking = d_heads[:, :, queries], q[:, :, queries].to(sums(q))
-                d_attention = by_group(here, v[:, :, tile.keys].to(sums(v)).mT)
-                d_scores = attention * (d_attention - shared[:, :, queries])
-                dv[:, :, tile.keys] += fold(attention, h_kv).mT @ fold(here, h_kv)
-                dk[:, :, tile.keys] += fold(d_scores, h_kv).mT @ fold(asking, h_kv) * ctx.scale
-                dq[:, :, queries] += by_group(d_scores, k[:, :, tile.keys].to(sums(k))) * ctx.scale
-                if d_bias is not None:
-                    part = tile.cut(d_bias)
-                    part += d_scores.sum_to_size(part.shape)
-        return *(d.to(x.dtype) for d, x in zip((dq, dk, dv), (q, k, v), strict=True)), d_bias, None, None, None
+        with _no_autocast(q):
+            gradients = _backward(
+                d_heads, q, k, v, bias, visible, ctx.scale, ctx.block, heads, log_sums, ctx.needs_input_grad[3]
+            )
+        return *gradients, None, None, None
+
+
+def _forward(q, k, v, bias, visible, scale, block):
+    """The heads, and for each query the logarithm of its sum of exponentials."""
+    b, h, n, _ = q.shape
+    heads = q.new_empty(b, h, n, v.shape[-1])
+    log_sums = q.new_empty(b, h, n, 1, dtype=sums(q))
+    for queries, tiles in _tiles(n, k.shape[2], visible, block):
+        size = queries.stop - queries.start
+        largest = log_sums.new_full((b, h, size, 1), -torch.inf)
+        total = torch.zeros_like(largest)
+        weighted = largest.new_zeros(b, h, size, v.shape[-1])
+        for tile in tiles:
+            scores = tile.of(q, k, visible, bias, scale)
+            larger = largest.maximum(scores.amax(dim=-1, keepdim=True))
+            exponentials = (scores - finite(larger)).exp()
+            shrink = (largest - finite(larger)).exp()
+            total = total * shrink + exponentials.sum(dim=-1, keepdim=True)
+            weighted = weighted * shrink + by_group(exponentials, v[:, :, tile.keys].to(sums(v)))
+            largest = larger
+        heads[:, :, queries] = (weighted / total.where(total > 0, 1)).to(heads.dtype)
+        log_sums[:, :, queries] = largest + total.log()
+    return heads, log_sums
+
+
+def _backward(d_heads, q, k, v, bias, visible, scale, block, heads, log_sums, for_bias):
+    """The gradients of q, k, v and bias."""
+    h_kv, (dq, dk, dv) = k.shape[1], (torch.zeros_like(x, dtype=sums(x)) for x in (q, k, v))
+    d_bias = torch.zeros_like(bias) if for_bias else None
+    d_heads = d_heads.to(sums(q))
+    shared = (d_heads * heads).sum(dim=-1, keepdim=True)  # what softmax takes from all weights of a query
+    for queries, tiles in _tiles(q.shape[2], k.shape[2], visible, block):
+        for tile in tiles:
+            scores = tile.of(q, k, visible, bias, scale)
+            attention = (scores - finite(log_sums[:, :, queries])).exp()
+            here, asking = d_heads[:, :, queries], q[:, :, queries].to(sums(q))
+            d_attention = by_group(here, v[:, :, tile.keys].to(sums(v)).mT)
+            d_scores = attention * (d_attention - shared[:, :, queries])
+            dv[:, :, tile.keys] += fold(attention, h_kv).mT @ fold(here, h_kv)
+            dk[:, :, tile.keys] += fold(d_scores, h_kv).mT @ fold(asking, h_kv) * scale
+            dq[:, :, queries] += by_group(d_scores, k[:, :, tile.keys].to(sums(k))) * scale
+            if d_bias is not None:
+                part = tile.cut(d_bias)
+                part += d_scores.sum_to_size(part.shape)
+    return *(d.to(x.dtype) for d, x in zip((dq, dk, dv), (q, k, v), strict=True)), d_bias
+
+
+def _no_autocast(x: Tensor):
+    """Keep autocast from making 16 bits of the 32 in which sums are kept."""
+    available = torch.amp.is_autocast_available(x.device.type)
+    return torch.autocast(x.device.type, enabled=False) if available else nullcontext()
 
 
 def sums(x: Tensor) -> torch.dtype:
