@@ -85,7 +85,8 @@ def rows(
 def reach(mask: Mask, start: int, stop: int, n: int, m: int) -> tuple[int, int]:
     """Find the first key that queries from `start` up to `stop` may see, and the key after the last.
 
-    No query among them sees a key outside, in any entry of the batch; what is inside may be hidden still.
+    No query among them sees a key outside, in any entry of the batch; what is inside may be hidden still. In a
+    compiled or exported graph that serves more than one length, it may be all keys.
 
     Examples
     --------
@@ -102,7 +103,7 @@ def reach(mask: Mask, start: int, stop: int, n: int, m: int) -> tuple[int, int]:
             return min(first[0], second[0]), max(first[1], second[1])
         case Causal():
             return 0, _within(stop + offset(mask, n, m), m)
-        case Window(size):
+        case Window(size) if not torch.compiler.is_exporting():  # for any length, an end cannot be compared with it
             shift = offset(mask, n, m)
             return _within(start + shift - size + 1, m), _within(stop + shift + size - 1, m)
         case Padding() if not torch.compiler.is_compiling():  # lengths are an input of the compiled graph
