@@ -408,7 +408,7 @@ def test_one_graph_for_each_mask(kernel):
     torch._dynamo.reset()
     layer, x = small(BLOCKED[kernel]), some_tokens(2, 5)
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
-    structured = STRUCTURED if kernel == "fused" else STRUCTURED[3:5]
+    structured = STRUCTURED if kernel == "fused" else STRUCTURED[4:5]
     for visible in (*structured, torch.ones(5, 5).tril().bool()):
         outcomes = []
         for run in (compiled, layer):
@@ -464,9 +464,10 @@ def test_exported_for_any_batch_and_length(kernel, visible):
         assert_equal(exported(x), module(x))
 
 
-@pytest.mark.parametrize("kernel", ["naive", "online"])
-def test_exported_for_one_length(kernel):
-    module, x = WithMask(small(BLOCKED[kernel]), Causal()), some_tokens(2, 5)
+@pytest.mark.parametrize("visible", [Causal(), Padding([5, 3])], ids=["causal", "padding"])
+@pytest.mark.parametrize("kernel", BLOCKED)
+def test_exported_for_one_length(kernel, visible):
+    module, x = WithMask(small(BLOCKED[kernel]), visible), some_tokens(2, 5)
     assert_equal(torch.export.export(module, (x,)).module()(x), module(x))
 
 
