@@ -6,8 +6,9 @@ python benchmarks/cpu.py --quick    small sizes, in seconds, to see that everyth
 The unit is the best that one writes by hand in PyTorch: one packed projection, `scaled_dot_product_attention`, one
 output projection. The floor is the matrix products alone. Everything is float32, with biases everywhere.
 
-To add a variant, add a maker to a family of FAMILIES: it takes a Problem and whether gradients are asked for, and
-returns a function without arguments that returns [output], or [output, gradient of the tokens], as arrays.
+To add variants, add a family to FAMILIES: a function that takes a Problem and whether gradients are asked for, and
+returns a mapping from names to functions without arguments, each of which returns [output], or [output, gradient of
+the tokens], as arrays. A floor, in FLOORS, returns one such function, and nobody looks at what that returns.
 """
 
 import argparse

@@ -392,6 +392,12 @@ def test_what_a_kernel_cannot_do_it_refuses_by_name(kernel, dtype, learned, drop
         KERNELS[kernel](q.requires_grad_(learned), k, v, dropout=dropout)
 
 
+@pytest.mark.parametrize(("n", "m"), [(0, 7), (5, 0)])
+def test_flex_wants_queries_and_keys(n, m):
+    with pytest.raises(NotImplementedError, match=f"flex: there must be queries and keys, got b=2, n={n}, m={m}"):
+        flex(*tensors(*inputs(HEADS[0], (n, m)), dtype=torch.float32))
+
+
 # --- extra keys, views, bad input ---------------------------------------------------------------------------------
 
 

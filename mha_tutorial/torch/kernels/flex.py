@@ -34,7 +34,8 @@ def flex(
     Raises
     ------
     NotImplementedError
-        For dropout; on a CPU for float64, and where gradients are asked for.
+        For dropout, and where there are no queries or no keys; on a CPU for float64, and where gradients are
+        asked for.
 
     References
     ----------
@@ -52,6 +53,8 @@ def _flex(q: Tensor, k: Tensor, v: Tensor, visible, bias, scale: float, dropout:
     if q.device.type == "cpu" and differentiated:
         raise NotImplementedError("flex: there is no backward pass on a CPU; choose naive, fused or online")
     b, h, n, m = *q.shape[:3], k.shape[2]
+    if not b * n * m:
+        raise NotImplementedError(f"flex: there must be queries and keys, got b={b}, n={n}, m={m}; choose another")
     blocks: BlockMask | None = None
     if isinstance(visible, Mask):
         blocks = _structured(visible, b, n, m, q.device)
