@@ -31,6 +31,7 @@ MASKS = {
     "padding for all": Padding([2, 2]),
     "causal and padding": Causal("bottom-right") & Padding([3, 4]),
     "window or padding": Window(2, "bottom-right") | Padding([1, 2]),
+    "window": Window(2, "bottom-right"),
     "the future alone": ~Causal("top-left"),
     "for every head": lambda h, n, m: sees_some(B, h, n, m),
     "for all heads": lambda h, n, m: sees_some(B, 1, n, m),
