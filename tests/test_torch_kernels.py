@@ -220,6 +220,19 @@ def test_gradients_do_not_see_what_no_query_sees(kernel, visible):
     assert_all_close(differentiated(BLOCKED[kernel], spoiled, torch.float64, "cpu", visible=visible), expected)
 
 
+@pytest.mark.parametrize("kernel", BLOCKED)
+def test_a_bias_hides_only_by_minus_infinity(kernel):
+    """Not even NaN gets past it; and a number that is merely large hides nothing."""
+    (q, k, v), bias = inputs(HEADS[0], (5, 7)), np.random.default_rng(1).normal(size=(3, 5, 7))
+    k[:, :, 2], v[:, :, 2] = np.nan, np.inf
+    for number in (-np.inf, -1e5):
+        bias[..., 2] = number
+        expected = reference(q, k, v, Padding([7, 4]), bias)
+        assert np.isfinite(expected).all() == np.isinf(number)
+        found = BLOCKED[kernel](*tensors(q, k, v), visible=Padding([7, 4]), bias=torch.tensor(bias))
+        assert_close(array(found), expected)
+
+
 def test_a_query_that_sees_nothing_may_hold_anything():
     """Also where the output is finite and a gradient would not be."""
     visible = torch.tensor([[True, True, True], [False, False, False]])
