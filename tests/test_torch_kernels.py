@@ -15,6 +15,7 @@ from torch.nn.attention.flex_attention import flex_attention
 from mha_tutorial import Causal, Mask, Padding, Window
 from mha_tutorial.reference import row
 from mha_tutorial.torch import KERNELS, ExtraKeys, backend_of, flex, fused, fused_on, naive, online
+from mha_tutorial.torch.kernels.naive import softmax
 from tests.helpers import assert_close
 from tests.torch_helpers import BLOCKED, Largest, array, assert_all_close, on_a_gpu, one_thread, tensors  # noqa: F401
 
@@ -170,6 +171,21 @@ def test_a_bias_is_cast_to_the_scores(kernel):
     single = tensors(*inputs(HEADS[0], (5, 7)), dtype=torch.float32)
     bias = torch.tensor(np.random.default_rng(1).normal(size=(5, 7)))
     assert torch.equal(BLOCKED[kernel](*single, bias=bias), BLOCKED[kernel](*single, bias=bias.float()))
+
+
+@pytest.mark.parametrize("kernel", ["naive", "fused", "online"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_sums_are_kept_in_32_bits(kernel, dtype):
+    """Of 4096 equal weights, 16 bits would stop counting at a few hundred or thousand."""
+    q, k, v = (torch.zeros(1, 1, n, 2, dtype=dtype) for n in (3, 4096, 4096))
+    assert torch.equal(KERNELS[kernel](q, k, v + 1), q + 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_weights_in_16_bits_are_rounded_once(dtype, rng):
+    """PyTorch's softmax of 16 bits rounds on the way, on a CPU."""
+    scores = torch.tensor(rng.normal(size=(1, 3, 101, 67)), dtype=dtype)
+    assert torch.equal(softmax(scores), scores.float().softmax(dim=-1).to(dtype))
 
 
 @pytest.mark.parametrize("kernel", BLOCKED)
