@@ -11,7 +11,7 @@ BIN := .venv/bin
 SITE := _build/html
 BOOK_SOURCES := $(shell find book mha_tutorial tests -type f -not -name '*.pyc') _config.yml _toc.yml
 
-.PHONY: book serve test test-frameworks exercises notebooks lint format mutants edits clean help
+.PHONY: book serve test test-frameworks exercises notebooks lint format mutants edits bench bench-gpu clean help
 .DELETE_ON_ERROR:
 
 help:
@@ -24,6 +24,7 @@ help:
 	@echo "make lint       ruff and mypy;  make format  rewrites what ruff can"
 	@echo "make edits      break the code once for every equation and every known fault: its test must fail"
 	@echo "make mutants    break the code everywhere (mutmut); takes a while"
+	@echo "make bench      measure time and memory on this CPU, in minutes;  make bench-gpu  on its GPU"
 	@echo "make clean      remove everything that was built, .venv included"
 
 $(BIN)/.installed: pyproject.toml constraints.txt
@@ -77,6 +78,12 @@ mutants: $(BIN)/.installed
 	rm -rf mutants
 	OMP_NUM_THREADS=1 $(BIN)/mutmut run  # mutants are forked, and threads do not survive that
 	$(BIN)/mutmut results
+
+bench: $(BIN)/.installed
+	$(BIN)/python benchmarks/cpu.py
+
+bench-gpu: $(BIN)/.installed
+	$(BIN)/python benchmarks/gpu.py
 
 clean:
 	rm -rf .venv _build mutants .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -1,73 +1,111 @@
 """Fair timing: every variant is first compared with the right answer, then all are timed in interleaved rounds."""
 
+import ctypes
 import datetime
 import json
+import math
 import os
 import platform
 import random
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 RESULTS = Path(__file__).parents[1] / "book/results"
 
+Step = Callable[[], object]  # one computation; what it returns is looked at once, before anything is timed
+Timer = Callable[[Step, int], float]  # the seconds of one of so many calls
+
 
 def ratios(
-    variants: dict[str, Callable[[], np.ndarray]], unit: str, expected: np.ndarray, rounds: int, rtol: float
+    variants: Mapping[str, Step], unit: str, expected: np.ndarray, rounds: int, rtol: float
 ) -> dict[str, dict[str, float]]:
-    """Time each variant against the one called `unit`: median and quartiles of the ratios within rounds.
-
-    A variant whose result differs from `expected` is refused before anything is timed.
-    """
-    compare(variants, expected, rtol)
-    return relative(seconds(variants, rounds), unit)
-
-
-def compare(variants: dict[str, Callable[[], np.ndarray]], expected: np.ndarray, rtol: float) -> None:
-    """Refuse a variant whose result differs from `expected`."""
+    """Check every variant, time each against the one called `unit`, and give the quartiles of the ratios."""
     for name, variant in variants.items():
-        np.testing.assert_allclose(variant(), expected, rtol=rtol, atol=rtol * np.abs(expected).max(), err_msg=name)
+        refuse_if_wrong(name, [variant()], [expected], rtol)
+    return relative(race(variants, rounds), unit)
 
 
-def seconds(variants: dict[str, Callable], rounds: int, settle: float = 0.0) -> dict[str, list[float]]:
-    """Time every variant once a round, in random order, so that a slow moment of the machine hits all alike.
+def refuse_if_wrong(name: str, found: Sequence, expected: Sequence[np.ndarray], rtol: float) -> None:
+    """Stop where a result is further from the right one than `rtol` times the largest number in it."""
+    for mine, right in zip(found, expected, strict=True):
+        np.testing.assert_allclose(mine, right, rtol=rtol, atol=rtol * np.abs(right).max(), err_msg=name)
 
-    With `settle` there is a pause of so many seconds before each, in which the threads of the one before stop
-    looking for work and leave the cores, and then a run that is not timed, which wakes its own.
+
+def race(
+    variants: Mapping[str, Step],
+    rounds: int,
+    timer: Timer | None = None,
+    shortest: float = 0.0,
+    settle: float = 0.0,
+) -> dict[str, list[float]]:
+    """Time every variant once in each round, in random order, so that a slow moment hits all alike.
+
+    A variant that takes less than `shortest` seconds is called as often as fills them. With `settle` there is a
+    pause of so many seconds before each, in which the threads of the one before stop looking for work and leave
+    the cores, and then a call that is not timed, which wakes its own. Returns the seconds of a call by rounds.
     """
+    timer = timer or wall_clock
+    calls = {name: max(1, math.ceil(shortest / timer(step, 1))) for name, step in variants.items()}
     order, shuffle = list(variants), random.Random(0)
-    taken: dict[str, list[float]] = {name: [] for name in variants}
+    seconds: dict[str, list[float]] = {name: [] for name in variants}
     for _ in range(rounds):
         shuffle.shuffle(order)
         for name in order:
             if settle:
                 time.sleep(settle)
                 variants[name]()
-            start = time.perf_counter()
-            variants[name]()
-            taken[name].append(time.perf_counter() - start)
-    return taken
+            seconds[name].append(timer(variants[name], calls[name]))
+    return seconds
 
 
-def relative(taken: dict[str, list[float]], unit: str) -> dict[str, dict[str, float]]:
-    """Median and quartiles of the ratios to one variant, each taken within a round."""
+def wall_clock(step: Step, calls: int) -> float:
+    start = time.perf_counter()
+    for _ in range(calls):
+        step()
+    return (time.perf_counter() - start) / calls
+
+
+def relative(seconds: Mapping[str, Sequence[float]], unit: str) -> dict[str, dict[str, float]]:
+    """Median and quartiles of each variant's time over the time of `unit` in the same round."""
     quartiles = {}
-    for name, mine in taken.items():
-        low, median, high = statistics.quantiles([a / b for a, b in zip(mine, taken[unit], strict=True)], n=4)
+    for name, mine in seconds.items():
+        low, median, high = statistics.quantiles(
+            [one / other for one, other in zip(mine, seconds[unit], strict=True)], n=4
+        )
         quartiles[name] = {"low": round(low, 3), "median": round(median, 3), "high": round(high, 3)}
     return quartiles
 
 
-def save(name: str, measured: dict, **versions: str) -> Path:
-    """Write what was measured, and on what, to book/results, whole or not at all."""
+def peak_memory(step: Step) -> float | None:
+    """How many MiB more than before the process holds at the height of one call; None but on Linux."""
+    status, peak = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+    if not peak.exists():
+        return None
+
+    def kibibytes(field: str) -> int:
+        (line,) = (line for line in status.read_text().splitlines() if line.startswith(field))
+        return int(line.split()[1])
+
+    step()  # what is made once, on first use, does not count
+    ctypes.CDLL(None).malloc_trim(0)  # nor does what was freed and not given back
+    peak.write_text("5")  # the peak starts anew
+    before = kibibytes("VmRSS")
+    step()
+    return round((kibibytes("VmHWM") - before) / 1024, 1)
+
+
+def save(name: str, measured: object, versions: Mapping[str, str] | None = None, **conditions: object) -> Path:
+    """Write what was measured, under which conditions and on what, to book/results, whole or not at all."""
     record = {
         "measured": measured,
+        **conditions,
         "date": datetime.date.today().isoformat(),
         "machine": {"processor": _processor(), "cores": os.cpu_count(), "system": platform.system()},
-        "versions": {"python": platform.python_version(), "numpy": np.__version__} | versions,
+        "versions": {"python": platform.python_version(), "numpy": np.__version__, **(versions or {})},
     }
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"

@@ -207,13 +207,17 @@ class Padding(Mask):
         lengths.flags.writeable = False
         object.__setattr__(self, "lengths", lengths)
 
-    def rows(self, n: int, m: int, batch: tuple[int, ...] = ()) -> Bool[Array, "*b 1 m"]:
+    def check(self, m: int, batch: tuple[int, ...]) -> None:
+        """Refuse lengths that do not fit the batch, or exceed the number of keys."""
         if self.lengths.ndim and self.lengths.shape != tuple(batch):
             raise ValueError(
                 f"Padding: lengths of shape {self.lengths.shape} do not fit the batch axes {tuple(batch)}"
             )
         if (self.lengths > m).any():
             raise ValueError(f"Padding: lengths must not exceed the {m} keys, got {self.lengths.tolist()}")
+
+    def rows(self, n: int, m: int, batch: tuple[int, ...] = ()) -> Bool[Array, "*b 1 m"]:
+        self.check(m, batch)
         return np.arange(m) < self.lengths[..., None, None]
 
 
@@ -357,25 +361,31 @@ def bias_from_visible(visible: Bool[Array, "..."], dtype=np.float64) -> Float[Ar
 
 def _distance(mask: Causal | Window, n: int, m: int):
     """How many positions each key lies before each query: (n, m), negative for later keys."""
-    return _offset(mask, n, m) + np.arange(n)[:, None] - np.arange(m)
+    return offset(mask, n, m) + np.arange(n)[:, None] - np.arange(m)
 
 
 def _band(low: int, high: int, mask: Causal | Window, queries: slice, keys: slice, n: int, m: int):
     """Where a key lies `low` to `high` positions before a query; one answer for all of a tile where it can be."""
     first, end, _ = queries.indices(n)
     first_key, end_key, _ = keys.indices(m)
-    offset = _offset(mask, n, m)
-    nearest, farthest = offset + first - (end_key - 1), offset + end - 1 - first_key
+    shift = offset(mask, n, m)
+    nearest, farthest = shift + first - (end_key - 1), shift + end - 1 - first_key
     if low <= nearest and farthest <= high:
         return np.ones((1, 1), dtype=bool)
     if farthest < low or high < nearest:
         return np.zeros((1, 1), dtype=bool)
-    distance = offset + np.arange(first, end)[:, None] - np.arange(first_key, end_key)
+    distance = shift + np.arange(first, end)[:, None] - np.arange(first_key, end_key)
     return (low <= distance) & (distance <= high)
 
 
-def _offset(mask: Causal | Window, n: int, m: int) -> int:
-    """The position of the first query, where the first key has position zero."""
+def offset(mask: Causal | Window, n: int, m: int) -> int:
+    """How many positions the first query stands behind the first key.
+
+    Raises
+    ------
+    ValueError
+        If there are not as many queries as keys and the mask does not say how they stand.
+    """
     if mask.align is None and n != m:
         raise ValueError(
             f"{type(mask).__name__}: with {n} queries and {m} keys the alignment must be stated, "

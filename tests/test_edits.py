@@ -15,8 +15,9 @@ def test_every_equation_has_an_edit(equation):
     assert equation.label in BROKEN
 
 
-def test_every_fault_has_an_edit():
-    tree = ast.parse((equations.ROOT / "tests/test_cases.py").read_text(encoding="utf-8"))
+@pytest.mark.parametrize("file", ["test_cases.py", "test_torch_cases.py"])
+def test_every_fault_has_an_edit(file):
+    tree = ast.parse((equations.ROOT / "tests" / file).read_text(encoding="utf-8"))
     names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")}
     assert names <= BROKEN
 

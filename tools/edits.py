@@ -29,7 +29,9 @@ def load() -> list[dict]:
 
 
 def tests_of(name: str) -> list[str]:
-    """The tests bound to an equation's label, or the test of test_cases.py with this name."""
+    """The tests bound to an equation's label, or the test of a known fault with this name."""
+    if name.startswith("test_torch_"):
+        return [f"tests/test_torch_cases.py::{name}"]
     if name.startswith("test_"):
         return [f"tests/test_cases.py::{name}"]
     return [f"{test.file}::{test.name}" for test in equations.tests()[name]]

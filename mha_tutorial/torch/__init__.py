@@ -1,0 +1,25 @@
+"""Multi-head attention in PyTorch, on CPU and GPU."""
+
+import torch as _torch
+
+# The vectorised functions of PyTorch on a CPU choose their code when they are first called. Where two threads make
+# that first call at once, the result can be wrong by 1e-9 (pytorch issue 188792), so one thread makes it here.
+for _dtype in (_torch.float32, _torch.float64):
+    for _function in (_torch.exp, _torch.exp2, _torch.log, _torch.sqrt, _torch.tanh):
+        _function(_torch.ones(64, dtype=_dtype, device="cpu"))
+
+from .attention import MultiHeadAttention  # noqa: E402
+from .kernels import KERNELS, ExtraKeys, backend_of, flex, fused, fused_on, guarded, naive, online  # noqa: E402
+
+__all__ = [
+    "KERNELS",
+    "ExtraKeys",
+    "MultiHeadAttention",
+    "backend_of",
+    "flex",
+    "fused",
+    "fused_on",
+    "guarded",
+    "naive",
+    "online",
+]

@@ -1,0 +1,121 @@
+"""What kernels and the layer check at their doors; shapes and types only, so that nothing waits for a device."""
+
+import torch
+from torch import Tensor
+
+from ..masks import Mask
+
+_ADVICE = (
+    "If 1 means attend, pass visible.bool(); if 1 means ignore, pass visible == 0. A float mask is added to the "
+    "scores: pass it as bias."
+)
+
+
+def check_kernel(kernel: str, q: Tensor, k: Tensor, v: Tensor, visible, bias) -> None:
+    """Refuse queries, keys, values, masks and biases that do not fit each other."""
+    tensors = {"q": q, "k": k, "v": v}
+    for name, x in tensors.items():
+        if not isinstance(x, Tensor) or not x.is_floating_point():
+            raise TypeError(f"{kernel}: {name} must be a floating tensor, got {_kind(x)}")
+        if x.ndim != 4:
+            raise ValueError(f"{kernel}: {name} must have four axes (b, heads, tokens, width), got {_shape(x)}")
+        check_type(kernel, "q", q, name, x)
+    (b, h, n, d_k), (b_k, h_kv, m, width), (b_v, h_v, m_v, _) = (x.shape for x in tensors.values())
+    if b_k != b or b_v != b or width != d_k or h_v != h_kv or m_v != m or h_kv == 0 or h % h_kv:
+        raise ValueError(
+            f"{kernel}: expected q (b, h, n, d_k), k (b, h_kv, m, d_k) and v (b, h_kv, m, d_v) with h_kv dividing "
+            f"h, got {_shape(q)}, {_shape(k)} and {_shape(v)}"
+        )
+    if visible is not None and not isinstance(visible, Mask):
+        check_visible(kernel, visible, (b, h, n, m))
+    if bias is not None:
+        if not isinstance(bias, Tensor) or not bias.is_floating_point():
+            raise TypeError(
+                f"{kernel}: bias must be a floating tensor, which is added to the scores, got {_kind(bias)}; "
+                "what a query may see is passed as visible"
+            )
+        check_broadcast(kernel, "bias", bias, (b, h, n, m))
+
+
+def check_visible(where: str, visible, scores: tuple[int, ...]) -> None:
+    """Refuse a mask that is not boolean, or does not broadcast to scores of this shape."""
+    if not isinstance(visible, Tensor) or visible.dtype != torch.bool:
+        raise TypeError(
+            f"{where}: visible must be a boolean tensor (True = may be attended), got {_kind(visible)}. {_ADVICE}"
+        )
+    check_broadcast(where, "visible", visible, scores)
+
+
+def check_broadcast(where: str, name: str, x: Tensor, scores: tuple[int, ...]) -> None:
+    """Refuse what has fewer than two axes or does not broadcast to the scores."""
+    if x.ndim < 2:
+        raise ValueError(
+            f"{where}: {name} must have at least two axes (n, m), got {_shape(x)}; with one axis it could mean "
+            "keys or queries"
+        )
+    padded = (1,) * (len(scores) - x.ndim) + tuple(x.shape)
+    if len(padded) != len(scores) or any(have not in (1, want) for have, want in zip(padded, scores, strict=True)):
+        raise ValueError(
+            f"{where}: {name} of shape {_shape(x)} does not broadcast to the scores, "
+            f"(..., h, n, m) = {tuple(scores)}"
+        )
+
+
+def check_type(where: str, name: str, x: Tensor, other: str, y: Tensor) -> None:
+    """Refuse two floating types in one computation."""
+    if x.dtype != y.dtype:
+        raise TypeError(
+            f"{where}: {name} is {x.dtype} but {other} is {y.dtype}; convert one of them, since no type is "
+            "changed silently"
+        )
+
+
+def check_sizes(d_model: int, heads: int, kv_heads: int, d_k: int | None, d_v: int | None, dropout: float) -> None:
+    """Refuse sizes of which no layer can be made."""
+    sizes = {"d_model": d_model, "heads": heads, "kv_heads": kv_heads, "d_k": d_k, "d_v": d_v}
+    for name, size in sizes.items():
+        if size is not None and size < 1:
+            raise ValueError(f"{name} must be at least 1, got {size}")
+    if (d_k is None or d_v is None) and d_model % heads:
+        raise ValueError(
+            f"d_model ({d_model}) must be divisible by heads ({heads}); pass d_k and d_v to choose a head's widths "
+            "freely"
+        )
+    if heads % kv_heads:
+        raise ValueError(f"{kv_heads} key-value heads must divide {heads} heads")
+    if not 0 <= dropout < 1:
+        raise ValueError(f"dropout must be at least 0 and below 1, got {dropout}")
+
+
+def check_tokens(layer, queries: Tensor, keys: Tensor, values: Tensor) -> None:
+    """Refuse tokens that the layer's projections cannot read, or that do not fit each other."""
+    where, weight = "MultiHeadAttention", layer.W_q.weight
+    for name, x, width in (
+        ("queries", queries, layer.W_q.in_features),
+        ("keys", keys, layer.W_k.in_features),
+        ("values", values, layer.W_v.in_features),
+    ):
+        if not isinstance(x, Tensor) or not x.is_floating_point():
+            raise TypeError(f"{where}: {name} must be a floating tensor, got {_kind(x)}")
+        if x.ndim < 2 or x.shape[-1] != width:
+            raise ValueError(f"{where}: {name} must be (..., tokens, {width}), got {_shape(x)}")
+        if x.shape[:-2] != queries.shape[:-2]:
+            raise ValueError(
+                f"{where}: queries and {name} must have the same leading axes, "
+                f"got shapes {_shape(queries)} and {_shape(x)}"
+            )
+        if weight.is_meta or not torch.is_autocast_enabled(weight.device.type):
+            check_type(where, name, x, "the layer", weight)
+    if keys.shape[-2] != values.shape[-2]:
+        raise ValueError(
+            f"{where}: keys and values must hold the same number m of tokens, "
+            f"got shapes {_shape(keys)} and {_shape(values)}"
+        )
+
+
+def _shape(x: Tensor) -> tuple[int, ...]:
+    return tuple(x.shape)
+
+
+def _kind(x) -> str:
+    return str(x.dtype) if isinstance(x, Tensor) else type(x).__name__

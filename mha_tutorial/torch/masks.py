@@ -1,0 +1,175 @@
+"""What a query may see, as tensors: structured masks made on the device, and PyTorch's own masks translated."""
+
+from collections.abc import Callable
+from functools import reduce
+
+import torch
+from jaxtyping import Bool, Float, Shaped
+from torch import Tensor
+
+from ..masks import And, Causal, Mask, Not, Or, Padding, Window, offset
+
+Positions = Callable[[Tensor, Tensor, Tensor], Tensor]  # entries of the batch, queries, keys -> visible
+
+
+def at_positions(mask: Mask, b: int, n: int, m: int, device: torch.device) -> Positions:
+    """Turn a structured mask into a function of positions, which broadcasts: the form `flex` takes.
+
+    Raises
+    ------
+    ValueError
+        If lengths do not fit the batch or the keys, or an alignment is missing.
+
+    Examples
+    --------
+    >>> sees = at_positions(Causal("bottom-right"), b=1, n=2, m=3, device=torch.device("cpu"))
+    >>> sees(torch.tensor(0), torch.arange(2)[:, None], torch.arange(3)).int()
+    tensor([[1, 1, 0],
+            [1, 1, 1]], dtype=torch.int32)
+    """
+
+    def inner(rule: Mask) -> Positions:
+        return at_positions(rule, b, n, m, device)
+
+    match mask:
+        case And(left, right):
+            first, second = inner(left), inner(right)
+            return lambda entry, i, j: first(entry, i, j) & second(entry, i, j)
+        case Or(left, right):
+            first, second = inner(left), inner(right)
+            return lambda entry, i, j: first(entry, i, j) | second(entry, i, j)
+        case Not(rule):
+            first = inner(rule)
+            return lambda entry, i, j: ~first(entry, i, j)
+        case Causal():
+            shift = offset(mask, n, m)
+            return lambda entry, i, j: j <= i + shift
+        case Window(size):
+            shift = offset(mask, n, m)
+            return lambda entry, i, j: (i + shift - j).abs() < size
+        case Padding():
+            lengths = _lengths(mask, b, m, device)
+            return lambda entry, i, j: j < lengths[entry]
+    raise TypeError(f"no rule is known for the mask {type(mask).__name__}; pass a boolean tensor, mask.rows(n, m)")
+
+
+def rows(
+    mask: Mask,
+    b: int,
+    n: int,
+    m: int,
+    device: torch.device,
+    queries: slice = slice(None),
+    keys: slice = slice(None),
+) -> Bool[Tensor, "#b 1 #n #m"]:
+    """Make the boolean tensor of some queries and keys, with an axis of length one for the heads.
+
+    Raises
+    ------
+    ValueError
+        If lengths do not fit the batch or the keys, or an alignment is missing.
+
+    Examples
+    --------
+    >>> rows(Padding([3, 1]), b=2, n=5, m=3, device=torch.device("cpu"))[:, 0, 0].int()
+    tensor([[1, 1, 1],
+            [1, 0, 0]], dtype=torch.int32)
+    """
+    entry = torch.arange(b, device=device)[:, None, None, None]
+    i = torch.arange(n, device=device)[queries, None]
+    j = torch.arange(m, device=device)[keys]
+    visible = at_positions(mask, b, n, m, device)(entry, i, j)
+    return visible.view((1,) * (4 - visible.ndim) + visible.shape)
+
+
+def reach(mask: Mask, start: int, stop: int, n: int, m: int) -> tuple[int, int]:
+    """Find the first key that queries from `start` up to `stop` may see, and the key after the last.
+
+    No query among them sees a key outside, in any entry of the batch; what is inside may be hidden still. In a
+    compiled or exported graph that serves more than one length, it may be all keys.
+
+    Examples
+    --------
+    >>> reach(Window(3) & Causal(), 10, 20, 100, 100)
+    (8, 20)
+    """
+    match mask:
+        case And(left, right):
+            first, second = reach(left, start, stop, n, m), reach(right, start, stop, n, m)
+            low = max(first[0], second[0])
+            return low, max(low, min(first[1], second[1]))
+        case Or(left, right):
+            first, second = reach(left, start, stop, n, m), reach(right, start, stop, n, m)
+            return min(first[0], second[0]), max(first[1], second[1])
+        case Causal():
+            return 0, _within(stop + offset(mask, n, m), m)
+        case Window(size) if not torch.compiler.is_exporting():  # for any length, an end cannot be compared with it
+            shift = offset(mask, n, m)
+            return _within(start + shift - size + 1, m), _within(stop + shift + size - 1, m)
+        case Padding() if not torch.compiler.is_compiling():  # lengths are an input of the compiled graph
+            return 0, int(mask.lengths.max(initial=0))
+    return 0, m
+
+
+def from_torch(
+    heads: int,
+    attn_mask: Shaped[Tensor, "*b_h n m"] | None = None,
+    key_padding_mask: Shaped[Tensor, "*b m"] | None = None,
+) -> tuple[Bool[Tensor, "*#b_h #n m"] | None, Float[Tensor, "*#b_h n m"] | None]:
+    """Translate the two masks of ``nn.MultiheadAttention`` into what may be seen and what is added.
+
+    There a boolean ``True`` means *ignore* and a float is added to the scores; a mask of three axes has an
+    entry for every head of every sequence, the heads of one sequence next to each other.
+
+    Returns
+    -------
+    visible, bias
+        To be passed to `MultiHeadAttention`; each may be None.
+
+    Raises
+    ------
+    TypeError
+        If a mask is neither boolean nor floating.
+    ValueError
+        If the first axis of a three-axis mask is not a multiple of the number of heads.
+
+    Examples
+    --------
+    >>> ignored = torch.tensor([[False, True], [False, False]])
+    >>> padding = torch.tensor([[0.0, -torch.inf]])
+    >>> visible, bias = from_torch(1, ignored, padding)
+    >>> visible.int().tolist(), bias.shape
+    ([[1, 0], [1, 1]], torch.Size([1, 1, 1, 2]))
+    """
+    masks = []
+    if attn_mask is not None:
+        if attn_mask.ndim == 3:
+            if attn_mask.shape[0] % heads:
+                raise ValueError(
+                    f"attn_mask must have an entry for each of {heads} heads of each sequence, "
+                    f"got shape {tuple(attn_mask.shape)}"
+                )
+            attn_mask = attn_mask.unflatten(0, (-1, heads))
+        masks.append(("attn_mask", attn_mask))
+    if key_padding_mask is not None:
+        masks.append(("key_padding_mask", key_padding_mask[..., None, None, :]))
+    for name, mask in masks:
+        if mask.dtype != torch.bool and not mask.is_floating_point():
+            raise TypeError(f"{name} must be boolean (True = ignore) or floating (added), got {mask.dtype}")
+    visible = [~mask for _, mask in masks if mask.dtype == torch.bool]
+    added = [mask for _, mask in masks if mask.dtype != torch.bool]
+    return (
+        reduce(torch.logical_and, visible) if visible else None,
+        reduce(torch.add, added) if added else None,
+    )
+
+
+def _within(position: int, m: int) -> int:
+    return min(max(position, 0), m)
+
+
+def _lengths(mask: Padding, b: int, m: int, device: torch.device) -> Tensor:
+    """The lengths of every entry of the batch."""
+    if not torch.compiler.is_compiling():
+        mask.check(m, (b,))
+    return torch.from_numpy(mask.lengths.copy()).to(device).expand(b)
