@@ -22,9 +22,9 @@ help:
 	@echo "make exercises  grade what you filled in in exercises/"
 	@echo "make notebooks  execute the notebooks in place and normalise them"
 	@echo "make lint       ruff and mypy;  make format  rewrites what ruff can"
+	@echo "make bench      race the layers on this CPU, in minutes;  make bench-gpu  on its GPU"
 	@echo "make edits      break the code once for every equation and every known fault: its test must fail"
 	@echo "make mutants    break the code everywhere (mutmut); takes a while"
-	@echo "make bench      measure time and memory on this CPU, in minutes;  make bench-gpu  on its GPU"
 	@echo "make clean      remove everything that was built, .venv included"
 
 $(BIN)/.installed: pyproject.toml constraints.txt
@@ -81,6 +81,8 @@ mutants: $(BIN)/.installed
 
 bench: $(BIN)/.installed
 	$(BIN)/python benchmarks/cpu.py
+	$(BIN)/python benchmarks/numpy_fast.py
+	$(BIN)/python benchmarks/numpy_layer.py
 
 bench-gpu: $(BIN)/.installed
 	$(BIN)/python benchmarks/gpu.py

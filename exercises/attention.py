@@ -32,7 +32,7 @@ def attention(Q, K, V):
 
 
 def causal_attention(Q, K, V):
-    """As `attention`, but query j sees only the keys 1 to j. There are as many keys as queries.
+    """As `attention`, but query i sees only the keys 1 to i. There are as many keys as queries.
 
     Q, K: (d_k, n), V: (d_v, n). Returns (d_v, n).
     """

@@ -64,8 +64,12 @@ def compare(answer, right, hint: str, mistakes: dict | None = None) -> None:
             pytest.fail(f"Not yet: {mistake}.", pytrace=False)
     if answer.shape != right.shape:
         wrong = f"expected the shape {right.shape}, got {answer.shape}"
+    elif np.isnan(answer).any():
+        wrong = "some numbers are NaN"
     elif _kind(answer) != _kind(right) or answer.dtype.itemsize < right.dtype.itemsize:
         wrong = f"expected {right.dtype}, got {answer.dtype}"
+    elif not right.shape:
+        wrong = f"{answer} is not the number"
     else:
         wrong = "the shape is right, the numbers are not"
     pytest.fail(f"Not yet: {wrong}.\nHint: {hint}.", pytrace=False)

@@ -15,6 +15,7 @@ def softmax_over(scores, axis):
 def test_softmax(answers, rng, sizes):
     m, n = sizes(2)
     scores = rng.normal(size=(m, n))
+    largest_of_rows = np.exp(scores - scores.max(axis=1, keepdims=True))
     compare(
         answers.softmax(scores),
         column.softmax(scores),
@@ -22,6 +23,9 @@ def test_softmax(answers, rng, sizes):
         mistakes={
             "each row sums to one. A query is a column; its weights over the keys must": softmax_over(scores, 1),
             "the whole array sums to one. Each column must": softmax_over(scores, None),
+            "the largest score is taken from each row. It must be one number for all scores of a query, a column": (
+                largest_of_rows / largest_of_rows.sum(axis=0)
+            ),
         },
     )
 
@@ -64,10 +68,12 @@ def test_attention(answers, rng, sizes):
     compare(
         answers.attention(Q, K, V),
         column.attention(Q, K, V),
-        hint="scores, softmax, and the product of V with the weights",
+        hint="scores, softmax, and the product of V with the weights. Mend softmax and scaled_dot_product first, "
+        "where they are not right yet",
         mistakes={
+            "the root is taken of d_v, not of d_k": V @ column.softmax(K.T @ Q / np.sqrt(d_v)),
             "the weights sum to one over the queries, not over the keys": V @ softmax_over(scores, 1),
-            "the scores are not divided by sqrt(d_k)": V @ column.softmax(K.T @ Q),
+            "the scores are not divided by sqrt(d_k), here or in scaled_dot_product": V @ column.softmax(K.T @ Q),
             "the scores average the values without a softmax": V @ scores,
         },
     )
@@ -81,8 +87,12 @@ def test_causal_attention(answers, rng, sizes):
     compare(
         answers.causal_attention(Q, K, V),
         column.attention(Q, K, V, visible=Causal()),
-        hint="set the scores of keys after the query to minus infinity before the softmax; keys go down",
+        hint="set the scores of keys after the query to minus infinity before the softmax; keys go down. "
+        "Mend softmax and scaled_dot_product first, where they are not right yet",
         mistakes={
+            "the scores are not divided by sqrt(d_k), here or in scaled_dot_product": column.attention(
+                Q, K, V, column.dot_product, visible=Causal()
+            ),
             "nothing is hidden": column.attention(Q, K, V),
             "the triangle is the wrong one: queries see the future and not the past": column.attention(
                 Q, K, V, visible=Causal().rows(n, n)

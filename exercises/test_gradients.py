@@ -12,9 +12,11 @@ def test_product_backward(answers, rng, sizes):
     p, q, r = sizes(3)
     A, B, dC = rng.normal(size=(p, q)), rng.normal(size=(q, r)), rng.normal(size=(p, r))
     hint = "every gradient is shaped like what it belongs to, and there is one product of each shape"
-    found = several(answers.product_backward(A, B, dC), 2, hint)
-    for answer, right in zip(found, through_product(dC, A, B), strict=True):
-        compare(answer, right, hint)
+    dA, dB = through_product(dC, A, B)
+    for answer, right, other in zip(
+        several(answers.product_backward(A, B, dC), 2, hint), (dA, dB), (dB, dA), strict=True
+    ):
+        compare(answer, right, hint, {"dA and dB are exchanged": other})
 
 
 def test_softmax_backward(answers, rng, sizes):
@@ -30,6 +32,9 @@ def test_softmax_backward(answers, rng, sizes):
             "the plain mean is subtracted; it must be the one weighted by A": A
             * (dA - dA.mean(axis=1, keepdims=True)),
             "the average is missing": A * dA,
+            "the sum that is subtracted is not weighted by A": A * (dA - dA.sum(axis=1, keepdims=True)),
+            "the factor A in front is missing": dA - (A * dA).sum(axis=1, keepdims=True),
+            "the sum runs over all queries; each query has its own": A * (dA - (A * dA).sum()),
             "the average is taken over the queries (axis 0); it belongs to the keys of one query": A
             * (dA - (A * dA).sum(axis=0)),
             "it is divided by the number of queries": right / n,
@@ -44,7 +49,8 @@ def test_attention_backward(answers, rng, sizes):
     right = backward(dO, row.multi_head(Q, K, V, alone), Q, K, V, alone)[:3]
     unscaled = backward(dO, row.multi_head(Q, K, V, alone, row.dot_product), Q, K, V, alone, scale=1)
     hints = {
-        "Q": "through the softmax to the scores, then each query collects the keys",
+        "Q": "through the softmax to the scores, then each query collects the keys. Mend softmax_backward first, "
+        "if it is not right yet",
         "K": "each key collects the queries that scored it",
         "V": "each value collects dO with the weights it was given",
     }
@@ -55,5 +61,6 @@ def test_attention_backward(answers, rng, sizes):
             mistakes |= {
                 f"d{name} lacks the factor 1 / sqrt(d_k)": expected * np.sqrt(d_k),
                 f"d{name} has the factor 1 / sqrt(d_k) twice": expected / np.sqrt(d_k),
+                "dQ and dK are exchanged": right[1 if name == "Q" else 0],
             }
         compare(answer, expected, f"d{name}: {hint}", mistakes)

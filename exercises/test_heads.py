@@ -5,7 +5,7 @@ from grading import compare, several
 
 from mha_tutorial import ColumnWeights
 from mha_tutorial.counting import parameters, unfilled
-from mha_tutorial.reference import column
+from mha_tutorial.reference import column, row
 
 
 def test_multi_head(answers, rng, sizes):
@@ -21,6 +21,10 @@ def test_multi_head(answers, rng, sizes):
         trace.output,
         hint="for each head: project X three times, attend, multiply by its W_o; add the heads' results",
         mistakes={
+            "the weights sum to one over the queries, not over the keys": (
+                weights.W_o @ trace.values @ row.softmax(trace.scores)
+            ).sum(axis=0),
+            "the root is taken of the number of heads, not of d_k": scored(lambda Q, K: K.mT @ Q / np.sqrt(h)),
             "the scores are not divided by sqrt(d_k)": scored(column.dot_product),
             "the root is taken of d_model, not of d_k": scored(lambda Q, K: K.mT @ Q / np.sqrt(d_model)),
             "the heads are averaged, not added": trace.output / h,
@@ -53,8 +57,11 @@ def test_to_rows(answers, rng, sizes):
     weights = ColumnWeights.random(rng, d_model, h, d_k=d_k, d_v=d_v, bias=False)
     hint = "(W X)^T = X^T W^T: every matrix is transposed, and the heads stay where they are"
     W_q, W_o = several(answers.to_rows(weights.W_q, weights.W_o), 2, hint)
-    compare(W_q, weights.T.W_q, hint, {"W_q is reshaped, not transposed": weights.W_q.reshape(h, d_model, d_k)})
-    compare(W_o, weights.T.W_o, hint, {"W_o is reshaped, not transposed": weights.W_o.reshape(h, d_v, d_model)})
+    exchanged = "W_q and W_o are exchanged"
+    reshaped = {"W_q is reshaped, not transposed": weights.W_q.reshape(h, d_model, d_k)}
+    compare(W_q, weights.T.W_q, hint, reshaped | {exchanged: weights.T.W_o})
+    reshaped = {"W_o is reshaped, not transposed": weights.W_o.reshape(h, d_v, d_model)}
+    compare(W_o, weights.T.W_o, hint, reshaped | {exchanged: weights.T.W_q})
 
 
 def test_parameters(answers, sizes):
@@ -64,10 +71,14 @@ def test_parameters(answers, sizes):
     compare(
         answers.parameters(d_model, h, h_kv, d_k, d_v),
         parameters(layer),
-        hint="a whole number: four matrices, W_q and W_o for h heads, W_k and W_v for h_kv, and a bias for each",
+        hint="a whole number: four matrices, W_q and W_o for h heads, W_k and W_v for h_kv; a bias for what each "
+        "head makes, and one for the output, of d_model numbers",
         mistakes={
             "the biases are missing": parameters(unfilled(d_model, h, h_kv, d_k, d_v, bias=False)),
             "keys and values are counted for all h heads": parameters(unfilled(d_model, h, h, d_k, d_v)),
+            "the bias of the output is missing": parameters(layer) - d_model,
+            "the values are counted with d_k": parameters(unfilled(d_model, h, h_kv, d_k, d_k))
+            + h * d_model * (d_v - d_k),
             "the output's bias is counted once for every head": parameters(layer) + (h - 1) * d_model,
         },
     )

@@ -52,6 +52,7 @@ def test_causal(answers, sizes):
             ).rows(n, m),
             "it says what is hidden. True means that the query may look": ~Causal("bottom-right").rows(n, m),
             "a query does not see its own position": np.tri(n, m, m - n - 1, dtype=bool),
+            "the triangle is moved the wrong way, by n - m": np.tri(n, m, n - m, dtype=bool),
         },
     )
 
@@ -66,6 +67,7 @@ def test_padding(answers, rng, sizes):
         hint="key i is real when i < length; put axes of length one where heads and queries go",
         mistakes={
             "it says what is hidden. True means that the key is real": ~visible,
+            "the padding stands in front; it stands behind": visible[..., ::-1],
             "the first key behind each text counts as real": (np.arange(m) <= lengths[:, None])[:, None, None],
         },
     )
@@ -100,6 +102,18 @@ def test_masked_softmax(answers, rng, sizes):
         pytest.fail(f"Right, but it warns: {answers.warnings[0]}.", pytrace=False)
 
 
+def test_masked_softmax_of_large_scores(answers, rng, sizes):
+    b, h, n, m = sizes(4)
+    visible = rng.random((b, 1, n, m)) < 0.6
+    scores = 1000 * rng.normal(size=(b, h, n, m))
+    scores = np.where(visible, scores, scores + 5000)
+    compare(
+        answers.masked_softmax(scores, visible),
+        row.softmax(scores, visible),
+        hint="subtract each query's largest score before the exponential, and let hidden scores have no say in it",
+    )
+
+
 def test_share_keys(answers, rng, sizes):
     b, h_kv, group, m, d_k = sizes(5)
     keys = rng.normal(size=(b, h_kv, m, d_k))
@@ -108,6 +122,7 @@ def test_share_keys(answers, rng, sizes):
         repeat(keys, "b h_kv m d_k -> b (h_kv group) m d_k", group=group),
         hint="query heads 1 to g share the first keys, the next g the second",
         mistakes={
+            "each head's keys are repeated h times, not h / h_kv times": np.repeat(keys, h_kv * group, axis=1),
             "the keys are tiled (1 2 1 2); neighbouring heads share (1 1 2 2)": np.tile(keys, (1, group, 1, 1)),
         },
     )

@@ -44,6 +44,7 @@ def masked_softmax(scores, visible):
     """Turn scores into weights over the visible keys; a query that sees none gets zeros, and no warning.
 
     scores: (b, h, n, m), visible: boolean, broadcasts to the scores. Returns (b, h, n, m).
+    Scores may be as large as 1000, hidden ones too. Do not let them overflow, or make the others vanish.
     """
     scores = np.where(visible, scores, -np.inf)
     largest = scores.max(axis=-1, keepdims=True)
