@@ -115,7 +115,7 @@ CONVERT = "convert bert.safetensors out.safetensors --from bert --to torch --pre
         (f"{CONVERT} --heads 3 --kv-heads 1", "got heads=3 and kv_heads=1"),
         (f"{CONVERT} --heads 3 --from torch", "but the names are those of layout 'bert'"),
         (f"{CONVERT} --heads 3 --prefix layer.", "which stands there with prefix 'layer.0.attention.'"),
-        (f"{CONVERT} --heads 0", "heads must be a whole number of at least 1, got 0"),
+        (f"{CONVERT} --heads 0", "layout 'bert': heads must be at least 1, got 0"),
     ],
 )
 def test_a_layer_that_does_not_fit_is_not_written(command, message, bert, capsys):
