@@ -1,8 +1,14 @@
 """The command ``mha-tutorial``: see what layers a file of weights holds, and move one to another layout."""
 
 import argparse
+import io
+import os
+import re
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -26,14 +32,47 @@ parameters, and which other layouts have the same shapes. Only names and shapes 
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return 0, or 2 if it could not be done, after one sentence to standard error."""
+    """Run the command; return 0, or 2 if it could not be done, after one sentence to standard error.
+
+    Ctrl-C ends it with 130, and a signal to end or to hang up with 128 and its number; neither leaves
+    anything half done behind.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that lacks a sign is no reason to fail
     options = _parser().parse_args(arguments)
     try:
-        options.run(options)
+        with _stoppable():
+            options.run(options)
+        print(end="", flush=True)
+    except BrokenPipeError:  # whoever read what is printed has seen enough; nothing is to be flushed at the end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except KeyboardInterrupt:
+        print("mha-tutorial: interrupted", file=sys.stderr)
+        return 130
     except (ValueError, TypeError, OSError, ImportError) as error:
         print(f"mha-tutorial: error: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """Meanwhile let signals that would end the process on the spot raise SystemExit, so that it can clear away."""
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    if threading.current_thread() is not threading.main_thread():
+        numbers = []  # no other thread may set handlers
+    numbers = [number for number in numbers if signal.getsignal(number) == signal.SIG_DFL]
+    for number in numbers:
+        signal.signal(number, _stop)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _stop(number: int, frame: object) -> None:
+    sys.exit(128 + number)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -54,7 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--kv-heads", type=int, metavar="N", help="key-value heads, to be checked")
     command.add_argument("--prefix", default="", metavar="P", help="what keys begin with in IN, as h.0.attn.")
     command.add_argument("--to-prefix", default="", metavar="P", help="what keys begin with in OUT")
-    command.add_argument("--force", action="store_true", help="overwrite OUT if it is there")
+    command.add_argument("--force", action="store_true", help="overwrite OUT if it is there; a link is replaced")
     command.set_defaults(run=_convert)
 
     command = commands.add_parser(
@@ -86,9 +125,22 @@ def _inspect(options: argparse.Namespace) -> None:
     if not matches:
         print("no layout that is known here has keys and shapes like these:")
         for name, shape in shapes.items():
-            print(f"  {name} {shape}")
-    for _, group in groupby(matches, key=lambda match: match._replace(prefix="")):
+            print(f"  {name!r} {shape}")
+    for _, group in groupby(sorted(matches, key=_order), key=lambda match: match._replace(prefix=_place(match))):
         print("\n".join(_describe(list(group))))
+
+
+NUMBER = r"(?<![^./_])\d+(?![^./_])"  # of a layer in a prefix: not that in `attn1`, which says its kind
+
+
+def _place(match: Match) -> str:
+    """The prefix without its numbers: the same for the layers of one stack, and no others."""
+    return re.sub(NUMBER, "#", match.prefix)
+
+
+def _order(match: Match) -> tuple[int, str, list[int]]:
+    """By layout, then by place, then by number: 9 before 10."""
+    return list(LAYOUTS).index(match.layout), _place(match), [int(n) for n in re.findall(NUMBER, match.prefix)]
 
 
 def _describe(same: list[Match]) -> list[str]:
@@ -102,9 +154,15 @@ def _describe(same: list[Match]) -> list[str]:
         f"  sizes       {', '.join(f'{name}={length}' for name, length in match.sizes.items())}",
         f"  parameters  {match.parameters:,}" + (" each" if others else ""),
     ]
-    if match.alike:
-        alike = ", ".join(match.alike)
-        lines.append(f"  shapes      are those of {alike} as well; only the names tell that it is {match.layout}")
+    rotary = ("llama", "llama-pairs")
+    alike = [name for name in match.alike if not {name, match.layout} <= set(rotary)]
+    if alike:
+        lines.append(f"  shapes      are those of {', '.join(alike)} as well; only the names tell the difference")
+    if match.layout in rotary:
+        lines.append(
+            f"  rotary      names do not tell the order of rows, that of {' or '.join(rotary)}: "
+            "look into the code of the model"
+        )
     if match.surplus:
-        lines.append(f"  beside it   {', '.join(match.surplus)}, which convert refuses")
+        lines.append(f"  beside it   {', '.join(map(repr, match.surplus))}, which convert refuses")
     return lines

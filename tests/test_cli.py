@@ -1,21 +1,28 @@
 """The command line: every layout there and back, what it says of a file, and what it refuses to do."""
 
+import errno
+import io
+import json
 import os
 import pickle
 import runpy
+import signal
+import struct
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
 import safetensors.torch
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
 from mha_tutorial import ColumnWeights, cli
-from mha_tutorial.layouts import LAYOUTS, checkpoint, dump, load
+from mha_tutorial.layouts import LAYOUTS, checkpoint, dump, load, write
 from tests.test_layouts import assert_same, draw
 
 
@@ -55,8 +62,8 @@ def listing():
     for root, folders, files in os.walk("."):
         contents |= {os.path.join(root, name): None for name in folders}
         for name in files:
-            with open(os.path.join(root, name), "rb") as file:
-                contents[os.path.join(root, name)] = file.read()
+            path = Path(root, name)
+            contents[str(path)] = os.readlink(path) if path.is_symlink() else path.read_bytes()
     return contents
 
 
@@ -115,7 +122,7 @@ CONVERT = "convert bert.safetensors out.safetensors --from bert --to torch --pre
         (f"{CONVERT} --heads 3 --kv-heads 1", "got heads=3 and kv_heads=1"),
         (f"{CONVERT} --heads 3 --from torch", "but the names are those of layout 'bert'"),
         (f"{CONVERT} --heads 3 --prefix layer.", "which stands there with prefix 'layer.0.attention.'"),
-        (f"{CONVERT} --heads 0", "heads must be a whole number of at least 1, got 0"),
+        (f"{CONVERT} --heads 0", "layout 'bert': heads must be at least 1, got 0"),
     ],
 )
 def test_a_layer_that_does_not_fit_is_not_written(command, message, bert, capsys):
@@ -158,6 +165,42 @@ def test_types_that_numpy_lacks_are_named(folder, capsys):
     assert_refused(convert, "is of type F8_E4M3, which NumPy does not have", capsys)
 
 
+def test_types_that_safetensors_for_numpy_lacks_are_named(folder, capsys):
+    """Numbers of six bits: a valid file, whose type the library knows and hands to no array."""
+    header = json.dumps(
+        {
+            "in_proj_weight": {"dtype": "F6_E2M3", "shape": [12, 4], "data_offsets": [0, 36]},
+            "out_proj.weight": {"dtype": "F6_E2M3", "shape": [4, 4], "data_offsets": [36, 48]},
+        }
+    ).encode()
+    (folder / "six.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(48))
+    convert = "convert six.safetensors out.safetensors --from torch --to gpt2 --heads 2"
+    assert_refused(convert, "is of type F6_E2M3, which NumPy does not have", capsys)
+    assert run("inspect six.safetensors") == 0
+
+
+def test_a_file_that_may_not_be_read_is_not_called_missing(bert, capsys, monkeypatch):
+    def forbidden(path, mode):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(Path, "open", forbidden)
+    assert run("inspect bert.safetensors") == 2
+    assert "Permission denied: 'bert.safetensors'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("dtype", [np.longdouble, np.complex128, object, "U3"])
+def test_types_that_no_file_has_are_not_written(dtype, folder):
+    with pytest.raises(TypeError, match=r"x is of type .*, which safetensors files do not have"):
+        write("out.safetensors", {"y": np.ones(2), "x": np.ones(3).astype(dtype)})
+    assert listing() == {}
+
+
+def test_arrays_of_any_order_and_any_number_of_axes_are_written_as_they_are(folder, rng):
+    tensors = {"scale": np.array(3.0), "turned": rng.normal(size=(2, 3)).T, "reversed": rng.normal(size=5)[::-1]}
+    write("out.safetensors", tensors)
+    assert_same(load_file("out.safetensors"), tensors)
+
+
 def test_existing_files_are_overwritten_on_demand(bert, folder, capsys):
     (folder / "out.safetensors").write_bytes(b"precious")
     assert_refused(f"{CONVERT} --heads 3", "out.safetensors is there already and was not overwritten", capsys)
@@ -174,25 +217,111 @@ def test_a_file_may_be_converted_in_place(bert, folder):
     assert_same(load_file("bert.safetensors"), dump(draw_like(bert), "torch"))
 
 
-@pytest.mark.parametrize("interruption", [OSError("no space left on device"), KeyboardInterrupt()])
-@pytest.mark.parametrize("there", [True, False])
-def test_an_interrupted_write_leaves_nothing_behind(interruption, there, bert, folder, capsys, monkeypatch):
-    if there:
+def test_a_link_is_something_and_forced_it_is_replaced(bert, folder, capsys, monkeypatch):
+    os.symlink("nowhere.safetensors", "out.safetensors")
+    with monkeypatch.context() as patch:
+        patch.delattr("safetensors.numpy.save_file")  # it is refused before anything is written
+        assert_refused(f"{CONVERT} --heads 3", "out.safetensors is there already and was not overwritten", capsys)
+    assert run(f"{CONVERT} --heads 3 --force") == 0
+    assert not os.path.islink("out.safetensors")
+    assert not os.path.lexists("nowhere.safetensors")
+
+
+def without_links(source, target):
+    raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+
+@pytest.fixture(params=[os.link, without_links], ids=["hard links", "no hard links"])
+def links(request, monkeypatch):
+    """A file system with hard links and one without."""
+    monkeypatch.setattr(os, "link", request.param)
+
+
+def test_a_file_is_written_with_and_without_hard_links(links, bert, folder):
+    assert run(f"{CONVERT} --heads 3") == 0
+    assert_same(load_file("out.safetensors"), dump(draw_like(bert), "torch"))
+    assert sorted(entry.name for entry in folder.iterdir()) == ["bert.safetensors", "out.safetensors"]
+
+
+def test_a_file_that_came_in_the_meantime_is_not_overwritten(links, bert, folder, capsys, monkeypatch):
+    def beside_another(tensors, path, metadata):
+        save_file(tensors, path, metadata)
+        (folder / "out.safetensors").write_bytes(b"another's")
+
+    monkeypatch.setattr("safetensors.numpy.save_file", beside_another)
+    assert run(f"{CONVERT} --heads 3") == 2
+    assert "out.safetensors is there already and was not overwritten" in capsys.readouterr().err
+    assert (folder / "out.safetensors").read_bytes() == b"another's"
+    assert sorted(entry.name for entry in folder.iterdir()) == ["bert.safetensors", "out.safetensors"]
+
+
+@pytest.fixture(params=[True, False], ids=["over a file", "new"])
+def interrupt(request, folder, monkeypatch):
+    """Let something happen in the middle of the next file."""
+    if request.param:
         (folder / "out.safetensors").write_bytes(b"precious")
 
-    def half(tensors, path, metadata):
-        path.write_bytes(b"half a fi")
-        raise interruption
+    def half_a_file(then):
+        def save_file(tensors, path, metadata):
+            path.write_bytes(b"half a fi")
+            then()
 
-    monkeypatch.setattr("safetensors.numpy.save_file", half)
-    command = f"{CONVERT} --heads 3 --force"
-    if isinstance(interruption, OSError):
-        assert_refused(command, "no space left on device", capsys)
-        return
+        monkeypatch.setattr("safetensors.numpy.save_file", save_file)
+
+    return half_a_file
+
+
+def test_a_full_disk_leaves_nothing_behind(interrupt, bert, capsys):
+    def full():
+        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    interrupt(full)
+    assert_refused(f"{CONVERT} --heads 3 --force", "out.safetensors could not be written: Error while", capsys)
+
+
+def test_an_interruption_leaves_nothing_behind(interrupt, bert, capsys):
+    interrupt(lambda: signal.raise_signal(signal.SIGINT))
     before = listing()
-    with pytest.raises(KeyboardInterrupt):
-        run(command)
+    assert run(f"{CONVERT} --heads 3 --force") == 130
+    assert capsys.readouterr().err == "mha-tutorial: interrupted\n"
     assert listing() == before
+
+
+@pytest.fixture(params=[signal.SIGTERM, signal.SIGHUP], ids=["SIGTERM", "SIGHUP"])
+def number(request):
+    """A signal that ends a process, unless it is told otherwise."""
+    before = signal.signal(request.param, signal.SIG_DFL)
+    yield request.param
+    signal.signal(request.param, before)
+
+
+def test_a_signal_to_end_leaves_nothing_behind(number, interrupt, bert):
+    def end():
+        assert signal.getsignal(number) != signal.SIG_DFL  # or it would end the tests
+        signal.raise_signal(number)
+
+    interrupt(end)
+    before = listing()
+    with pytest.raises(SystemExit) as stop:
+        run(f"{CONVERT} --heads 3 --force")
+    assert stop.value.code == 128 + number
+    assert listing() == before
+    assert signal.getsignal(number) == signal.SIG_DFL
+
+
+def test_a_signal_that_is_ignored_stays_so(number, interrupt, bert):
+    """As under nohup."""
+    signal.signal(number, signal.SIG_IGN)
+    handlers = []
+    interrupt(lambda: handlers.append(signal.getsignal(number)))
+    run(f"{CONVERT} --heads 3 --force")
+    assert [*handlers, signal.getsignal(number)] == [signal.SIG_IGN] * 2
+
+
+def test_the_command_runs_in_any_thread(bert):
+    """Where no handlers of signals can be set."""
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(run, "inspect bert.safetensors").result() == 0
 
 
 def test_the_extra_is_asked_for_where_it_is_missing(bert, capsys, monkeypatch):
@@ -219,7 +348,7 @@ def test_a_file_is_described(folder, rng, capsys):
         "  heads       not told by shapes: look into the configuration of the model",
         "  sizes       h·d=12, d_model=12",
         "  parameters  624 each",
-        "  shapes      are those of llama-pairs as well; only the names tell that it is bert",
+        "  shapes      are those of llama-pairs as well; only the names tell the difference",
     ]
 
 
@@ -234,8 +363,66 @@ def test_what_shapes_tell_and_what_is_in_the_way(folder, rng, capsys):
         "  heads       6",
         "  sizes       d_query=17, h=6, d_k=11, d_key=19, d_value=23, d_v=13, d_model=29",
         f"  parameters  {weights.parameter_count:,}",
-        "  beside it   norm, which convert refuses",
+        "  beside it   'norm', which convert refuses",
     ]
+
+
+def test_a_layer_without_a_namesake_is_described_by_its_stack(folder, rng, capsys):
+    """Twelve layers of each of two stacks: 9 comes before 10, and what attends to another is no part of them."""
+    tensors = {}
+    for i in range(12):
+        for place in (f"encoder.{i}.attn.", f"decoder.{i}.attn1.", f"decoder.{i}.attn2."):
+            tensors |= dump(ColumnWeights.random(rng, d_model=6, h=3), "torch", place)
+    save_file(tensors, "model.safetensors")
+    assert run("inspect model.safetensors") == 0
+    layers = [line for line in capsys.readouterr().out.splitlines() if "layers" in line]
+    assert layers == [
+        "  layers      12, prefix 'decoder.0.attn1.' to 'decoder.11.attn1.'",
+        "  layers      12, prefix 'decoder.0.attn2.' to 'decoder.11.attn2.'",
+        "  layers      12, prefix 'encoder.0.attn.' to 'encoder.11.attn.'",
+    ]
+
+
+@pytest.mark.parametrize(("layout", "other"), [("llama", "llama-pairs"), ("llama-pairs", "llama")])
+def test_the_order_of_rotary_rows_is_not_asserted(layout, other, folder, rng, capsys):
+    save_file(dump(ColumnWeights.random(rng, d_model=12, h=3), layout), "model.safetensors")
+    assert run("inspect model.safetensors") == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert "  rotary      names do not tell the order of rows, that of llama or llama-pairs: " in printed[-1]
+    assert not any(other in line for line in printed if line.startswith("  shapes"))
+
+
+def test_names_that_would_steer_a_terminal_are_quoted(folder, rng, capsys):
+    save_file({"\x1b[2J": np.ones(3)}, "a.safetensors")
+    save_file(dump(draw(rng, LAYOUTS["keras"]), "keras") | {"\x1b[2J": np.ones(3)}, "b.safetensors")
+    assert run("inspect a.safetensors") == run("inspect b.safetensors") == 0
+    printed = capsys.readouterr().out
+    assert "\x1b" not in printed
+    assert printed.count(r"'\x1b[2J'") == 2
+
+
+def test_signs_that_a_terminal_lacks_are_no_reason_to_fail(bert, monkeypatch):
+    printed = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(printed, encoding="ascii"))
+    assert run("inspect bert.safetensors") == 0
+    assert rb"h\xb7d=12" in printed.getvalue()
+
+
+def test_what_is_printed_may_go_to_a_string(bert, monkeypatch):
+    """Which has no encoding, as the output of a notebook has none."""
+    printed = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", printed)
+    assert run("inspect bert.safetensors") == 0
+    assert "h·d=12" in printed.getvalue()
+
+
+def test_a_reader_that_has_seen_enough_is_no_reason_to_fail(bert, monkeypatch):
+    nobody, pipe = os.pipe()
+    os.close(nobody)
+    with open(pipe, "w") as output:
+        monkeypatch.setattr(sys, "stdout", output)
+        assert run(f"{CONVERT} --heads 3") == 0
+    assert sorted(load_file("out.safetensors")) == sorted(dump(draw_like(bert), "torch"))
 
 
 def test_an_unknown_layout_is_shown_as_it_is(folder, capsys):
@@ -244,7 +431,7 @@ def test_an_unknown_layout_is_shown_as_it_is(folder, capsys):
     assert capsys.readouterr().out.splitlines() == [
         "mine.safetensors: 1 tensors",
         "no layout that is known here has keys and shapes like these:",
-        "  mine.qkv (3, 2)",
+        "  'mine.qkv' (3, 2)",
     ]
 
 

@@ -134,6 +134,75 @@ def test_a_layout_of_your_own(rng):
     assert_same(load(stored, mine, heads=3).arrays(), weights.arrays())
 
 
+PLAIN = {tensor.key: tensor for tensor in LAYOUTS["linear"].tensors}
+
+
+@pytest.mark.parametrize(
+    ("tensor", "message"),
+    [
+        (("qkv", "W_q W_k W_v", "(h qkv d) m -> h qkv d m"), "must lead to 'qkv h d_k d_query' or the like"),
+        (("q", "W_q", "(h d) m -> qkv h d"), "must have the same letters on both sides"),
+        (("q", "W_q", "(h d) m -> h d"), "must have the same letters on both sides"),
+        (("q", "W_q", "(h d) (h m) -> h d m"), "must have the same letters on both sides, each of them once"),
+        (("q", "W_q", "(h h) m -> h h m"), "must have the same letters on both sides, each of them once"),
+        (("q", "W_q", "(h d) m -> h (d m)"), "must lead to 'h d_k d_query' or the like"),
+        (("q", "W_q", "(h d) m -> d h m"), "must lead to 'h d_k d_query' or the like"),
+        (("q", "W_q", "(h_kv d) m -> h_kv d m"), "must lead to 'h d_k d_query' or the like"),
+        (("q", "W_q", "(g d) m -> g d m"), "must lead to 'h d_k d_query' or the like"),
+        (("q", "W_q", "(h qkv) m -> h qkv m"), "must lead to 'h d_k d_query' or the like"),
+        (("k", "W_k", "(g d) m -> g d m"), "must lead to 'h_kv d_k d_key' or the like"),
+        (("b", "b_o", "h -> h"), "must lead to 'd_model' or the like"),
+        (("b", "b_q", "(h d) m -> h d m"), "must lead to 'h d_k' or the like"),
+        (("q", "W_Q", "(h d) m -> h d m"), "must hold one or three of W_q, W_k, W_v, W_o, b_q, b_k, b_v, b_o"),
+        (("kv", "W_k W_v", "(two h d) m -> two h d m"), "must hold one or three of W_q"),
+        (("q", "W_q", "... (h d) m -> ... h d m"), "must have letters and flat brackets on both sides of ' -> '"),
+        (("q", "W_q", "(h d m -> h d m"), "must have letters and flat brackets"),
+        (("q", "W_q", "((h d) m) -> h d m"), "must have letters and flat brackets"),
+        (("q", "W_q", "(h d) m 1 -> h d m"), "must have letters and flat brackets"),
+        (("q", "W_q", "(h d) m->h d m"), "must have letters and flat brackets"),
+        (("q", "W_q", "h d m -> (h d) m -> h d m"), "must have letters and flat brackets"),
+    ],
+)
+def test_a_wrong_pattern_is_refused_at_once(tensor, message):
+    with pytest.raises(ValueError, match=re.escape(message)) as refusal:
+        Layout("mine", "somebody's", (Stored(*tensor),))
+    assert str(refusal.value).startswith(f"layout 'mine': {tensor[0]} ")
+
+
+def test_a_layout_has_every_matrix_once():
+    def refused(message, *tensors):
+        with pytest.raises(ValueError, match=re.escape(f"layout 'mine': {message}")):
+            Layout("mine", "somebody's", tensors)
+
+    q, k, v, o = (PLAIN[f"{name}.weight"] for name in ("queries", "keys", "values", "output"))
+    refused("two tensors have the key keys.weight", q, k, v._replace(key=k.key), o)
+    refused("two tensors have the array W_k", q, k, v._replace(holds="W_k"), o)
+    refused("no tensor that is always there holds W_v, W_o", q, k)
+    refused("no tensor that is always there holds W_v", q, k, v._replace(together="values"), o)
+
+
+def test_heads_are_looked_for_in_every_tensor(rng):
+    q, k, v, o = (PLAIN[f"{name}.weight"] for name in ("queries", "keys", "values", "output"))
+    mine = Layout("mine", "somebody's", (Stored("b", "b_o", "d_model -> d_model"), o, v, k, q))
+    stored = dump(draw(rng, mine), mine)
+    refused(stored, mine, "heads are stored side by side, and shapes do not tell how many there are", heads=None)
+    assert load(stored, mine, heads=6).h_kv == 2
+
+
+def test_lengths_that_only_their_product_tells_are_not_guessed(rng):
+    q, k, v, o = (PLAIN[f"{name}.weight"] for name in ("queries", "keys", "values", "output"))
+    pairs = q._replace(pattern="(h i j) d_query -> h (i j) d_query")
+    mine = Layout("mine", "somebody's", (pairs, k, v, o))
+    weights = ColumnWeights.random(rng, d_model=12, h=2, bias=False)
+    dumping_refused(weights, mine, "shapes tell i·j and none of the factors")
+    stored = dump(weights, "linear")
+    refused(stored, mine, "shapes tell i·j and none of the factors", heads=2)
+    apart = k._replace(pattern="(h_kv d) d_key -> h_kv d d_key")
+    mine = Layout("mine", "somebody's", (q, apart, v._replace(pattern="(h_kv e) d_value -> h_kv e d_value"), o))
+    refused(stored, mine, "heads are stored side by side, and shapes do not tell how many there are; pass kv_heads")
+    assert load(stored, mine, heads=2, kv_heads=2).h_kv == 2
+
+
 # --- what the patterns say ----------------------------------------------------------------------------------------
 
 
@@ -304,6 +373,7 @@ def test_output_is_that_of_the_einsums_of_transformer_lens(rng):
     stored = {f"W_{p}": rng.normal(size=(h, d_model, d)) for p in "QKV"} | {"W_O": rng.normal(size=(h, d, d_model))}
     stored |= {f"b_{p}": rng.normal(size=(h, d)) for p in "QKV"} | {"b_O": rng.normal(size=d_model)}
     stored |= {"mask": np.tril(np.ones((5, 5), dtype=bool)), "IGNORE": np.array(-np.inf)}  # its buffers
+    stored |= {"rotary_sin": np.ones((5, 2)), "rotary_cos": np.ones((5, 2))}
     x = rng.normal(size=(2, 5, d_model))
     q, k, v = (np.einsum("bpm,hmd->bphd", x, stored[f"W_{p}"]) + stored[f"b_{p}"] for p in "QKV")
     scores = np.einsum("bqhd,bkhd->bhqk", q, k) / np.sqrt(d)
@@ -370,6 +440,68 @@ def test_bfloat16_is_moved_but_not_loaded():
     assert_same(layouts.convert(moved, "gpt2", "torch", heads=3), narrow)
 
 
+def test_what_is_none_counts_as_missing(rng):
+    """Equinox has no bias unless asked, and says so by None."""
+    stored = dump(ColumnWeights.random(rng, d_model=12, h=3, bias=False), "equinox")
+    empty = {key.replace("weight", "bias"): None for key in stored}
+    assert_same(load(stored | empty, "equinox", heads=3).arrays(), load(stored, "equinox", heads=3).arrays())
+    assert identify(stored | empty) == identify(stored)
+
+
+class Unread:
+    """A tensor whose shape may be asked for, and nothing else."""
+
+    shape = (3,)
+
+    def __array__(self, dtype=None, copy=None):
+        raise AssertionError("it was read")
+
+
+def test_nothing_is_read_but_the_layer(bert):
+    beside = {"output.LayerNorm.weight": Unread()}
+    assert_same(load(bert | beside, "bert", heads=3).arrays(), load(bert, "bert", heads=3).arrays())
+    refused(bert | {"head": Unread()}, "bert", "does not know head, of shape (3,)")
+    assert set(layouts.read_arrays(bert | beside, "self.", ["key.bias"])) == {"self.key.bias"}
+
+
+def test_the_type_of_a_neighbour_hides_no_mistake(rng):
+    stored = dump(ColumnWeights.random(rng, d_model=12, h=3), "torch", "layer.")
+    wanted = (
+        "in_proj_weight is missing; expected a tensor '(qkv h d) d_model' = (3·3·d, d_model), which stands there"
+    )
+    refused(stored | {"head": torch.ones(3, dtype=torch.bfloat16)}, "torch", f"{wanted} with prefix 'layer.'")
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.ones(12, 12, device="meta"),
+        torch.ones(12, 12).to(torch.float8_e5m2),
+        torch.eye(12).to_sparse(),
+        [[1.0], [2.0, 3.0]],
+        [torch.nn.Parameter(torch.ones(12)) for _ in range(12)],
+    ],
+    ids=["no memory", "eight bits", "sparse", "ragged", "list of parameters"],
+)
+def test_what_is_no_array_is_named(tensor, bert):
+    with pytest.raises(TypeError, match=r"^self\.key\.weight cannot be made a NumPy array: "):
+        load(bert | {"self.key.weight": tensor}, "bert", heads=3)
+
+
+def test_a_mask_is_not_lost(bert):
+    masked = np.ma.masked_less(bert["self.key.weight"], 0)
+    with pytest.raises(
+        TypeError, match=r"self\.key\.weight is a masked array, whose mask would be lost; fill it first"
+    ):
+        load(bert | {"self.key.weight": masked}, "bert", heads=3)
+
+
+def test_two_tensors_of_one_name_are_refused():
+    twice = {"a.in_proj_weight": np.ones((12, 4)), "a": {"in_proj_weight": np.zeros((12, 4))}}
+    with pytest.raises(ValueError, match=r"two tensors of the name a\.in_proj_weight"):
+        identify(twice)
+
+
 @pytest.mark.parametrize("checkpoint", [[1.0], np.ones(3), None])
 def test_what_is_no_checkpoint_is_refused(checkpoint):
     message = f"mapping of names to arrays, .*, got {type(checkpoint).__name__}"
@@ -388,7 +520,7 @@ def bert(rng):
 
 
 def refused(checkpoint, layout, message, heads=3, error=ValueError, **options):
-    with pytest.raises(error, match=re.escape(f"layout '{layout}': {message}")):
+    with pytest.raises(error, match=re.escape(f"layout '{getattr(layout, 'name', layout)}': {message}")):
         load(checkpoint, layout, heads, **options)
 
 
@@ -403,10 +535,11 @@ def test_a_wrong_number_of_heads_is_refused(bert, rng):
 
 
 @pytest.mark.parametrize("name", ["heads", "kv_heads"])
-@pytest.mark.parametrize("number", [0, -1, 2.0, "3"])
+@pytest.mark.parametrize("number", [0, -1, 2.0, "3", True])
 def test_numbers_of_heads_are_whole_and_positive(name, number, bert):
-    message = f"{name} must be a whole number of at least 1, got {number!r}"
-    refused(bert, "bert", message, **{"heads": 3} | {name: number})
+    small = type(number) is int
+    message = f"{name} must be {'at least 1' if small else 'a whole number'}, got {number!r}"
+    refused(bert, "bert", message, error=ValueError if small else TypeError, **{"heads": 3} | {name: number})
 
 
 def test_heads_that_shapes_do_not_tell_are_asked_for(bert, rng):
@@ -419,6 +552,9 @@ def test_a_wrong_number_of_key_value_heads_is_refused(bert, rng):
     message = "keys and values have as many heads as queries here, got heads=3 and kv_heads=1"
     refused(bert, "bert", message, kv_heads=1)
     assert load(bert, "bert", heads=3, kv_heads=3).h_kv == 3
+    keras = dump(draw(rng, LAYOUTS["keras"]), "keras")
+    refused(keras, "keras", message.replace("3", "6"), heads=None, kv_heads=1)
+    assert load(keras, "keras", kv_heads=6).h_kv == 6  # its shapes tell the heads
     llama = dump(draw(rng, LAYOUTS["llama"]), "llama")
     assert load(llama, "llama", heads=np.int64(6), kv_heads=2).h_kv == 2
     fits = "k_proj.weight must be '(h_kv two half) d_model' = (30, 29) with h_kv=3 (given), half=5 (q_proj.weight)"
@@ -523,6 +659,11 @@ def test_biases_that_come_one_by_one_may_be_missing_one_by_one(rng):
 def test_types_are_named_and_never_changed(bert):
     integers = bert | {"self.key.weight": np.ones((12, 12), dtype=int)}
     refused(integers, "bert", "self.key.weight must hold floating-point numbers, got int64", error=TypeError)
+    eighth = {key: array.astype(ml_dtypes.float8_e5m2) for key, array in bert.items()}
+    message = "self.query.weight must hold floating-point numbers, got float8_e5m2"
+    refused(eighth, "bert", message, error=TypeError)
+    with pytest.raises(TypeError, match=message):
+        layouts.convert(eighth, "bert", "torch", heads=3)
     mixed = bert | {"self.key.bias": np.ones(12, dtype=np.float32)}
     message = "self.key.bias is float32 but self.query.weight is float64; convert one of them, since no type is"
     refused(mixed, "bert", message, error=TypeError)

@@ -7,11 +7,14 @@ import numpy as np
 from einops import rearrange
 from numpy import ndarray as Array
 
+from .._sizes import count
 from ..weights import ColumnWeights, RowWeights
 from .checkpoint import EXACT, read_arrays, read_shapes
-from .patterns import Sizes, axes, expected, inverse, letters, one, solve, told
+from .patterns import Sizes, axes, expected, inverse, letters, one, solve
 from .recognise import identify
 from .table import LAYOUTS, Layout, Stored
+
+LETTERS = {"heads": "h", "kv_heads": "h_kv"}  # what the numbers of heads are called in the patterns
 
 
 def load(
@@ -26,7 +29,8 @@ def load(
     Finds each number at its place: the rows of a fused matrix in blocks, :eq:`eq-layout-blocks`, or
     head by head, :eq:`eq-layout-by-head`, and the rows that a rotary embedding turns in the order of
     :eq:`eq-rotary-order`. The arrays are copies of the checkpoint's numbers, in its floating type;
-    ``.T`` gives the same layer in the row convention.
+    ``.T`` gives the same layer in the row convention. What is no tensor is not seen: a module with
+    ``add_zero_attn=True`` loads, and computes something else than its weights say.
 
     Parameters
     ----------
@@ -50,8 +54,8 @@ def load(
         If a key is missing, or one stands beside the layer's that the layout does not know; if a shape
         does not fit the layout and the others; or if only some of the biases are there.
     TypeError
-        If a tensor is not floating, or is not of the type of the others. bfloat16 is refused: this
-        package computes in NumPy's own types.
+        If a tensor is not floating, or is not of the type of the others, or is no plain array. bfloat16
+        is refused: this package computes in NumPy's own types. Also if a number of heads is not whole.
 
     Examples
     --------
@@ -128,17 +132,19 @@ def _unpack(
 ) -> dict[str, Array]:
     """Stored tensors to arrays of `ColumnWeights`."""
     where = f"layout '{layout.name}':"
-    given = _given(where, layout, heads, kv_heads)
-    found = {name.removeprefix(prefix): array for name, array in read_arrays(checkpoint, prefix).items()}
+    given = _given(where, heads=heads, kv_heads=kv_heads)
+    found = {name.removeprefix(prefix): shape for name, shape in read_shapes(checkpoint, prefix).items()}
     there = [tensor for tensor in layout.tensors if tensor.key in found]
-    shapes = {prefix + tensor.key: (tensor.stored, found[tensor.key].shape) for tensor in there}
+    shapes = {prefix + tensor.key: (tensor.stored, found[tensor.key]) for tensor in there}
     sizes = solve(where, shapes, given, layout.bound)
     _check_keys(where, layout, found, there, sizes, checkpoint, prefix)
-    _check_types(where, {prefix + tensor.key: found[tensor.key] for tensor in there})
+    _check_told(where, [tensor.stored for tensor in there], sizes)
     _check_heads(where, layout, sizes)
+    stored = read_arrays(checkpoint, prefix, [tensor.key for tensor in there])
+    _check_types(where, stored)
     arrays: dict[str, Array] = {}
     for tensor in there:
-        unpacked = _rearranged(found[tensor.key], tensor.pattern, sizes)
+        unpacked = _rearranged(stored[prefix + tensor.key], tensor.pattern, sizes)
         several = unpacked if len(tensor.arrays) > 1 else [unpacked]
         arrays |= dict(zip(tensor.arrays, several, strict=True))
     return arrays
@@ -151,6 +157,7 @@ def _pack(arrays: Mapping[str, Array], layout: Layout, prefix: str) -> dict[str,
     stored = _stored(where, layout, arrays)
     shapes = {name: (tensor.held, arrays[name].shape) for tensor in stored for name in tensor.arrays}
     sizes = solve(where, shapes, bound=layout.bound)
+    _check_told(where, [tensor.held for tensor in stored], sizes)
     packed = {}
     for tensor in stored:
         several = [arrays[name] for name in tensor.arrays]
@@ -165,23 +172,14 @@ def _rearranged(array: Array, pattern: str, sizes: Sizes) -> Array:
     return np.array(rearrange(array, pattern, **lengths), order="C")  # a copy, whatever einops returned
 
 
-def _given(where: str, layout: Layout, heads: int | None, kv_heads: int | None) -> dict[str, int]:
-    """The numbers of heads by the letters they have in the patterns."""
-    for name, number in (("heads", heads), ("kv_heads", kv_heads)):
-        if number is not None and (not isinstance(number, int | np.integer) or number < 1):
-            raise ValueError(f"{where} {name} must be a whole number of at least 1, got {number!r}")
-    if not _has_groups(layout) and kv_heads not in (None, heads):
-        raise ValueError(
-            f"{where} keys and values have as many heads as queries here, got heads={heads} and kv_heads={kv_heads}"
-        )
-    given = {"h": heads, "h_kv": kv_heads if _has_groups(layout) else None}
-    return {letter: int(number) for letter, number in given.items() if number is not None}
+def _given(where: str, **numbers: int | None) -> dict[str, int]:
+    return {LETTERS[name]: count(f"{where} {name}", n) for name, n in numbers.items() if n is not None}
 
 
 def _check_keys(
     where: str,
     layout: Layout,
-    found: Mapping[str, Array],
+    found: Mapping[str, tuple[int, ...]],
     there: list[Stored],
     sizes: Sizes,
     checkpoint: Any,
@@ -196,15 +194,14 @@ def _check_keys(
         if tensor.together:
             key = beside[0].key
             raise ValueError(
-                f"{missing}, since {prefix + key} {found[key].shape} is there; "
-                "they are stored together or not at all"
+                f"{missing}, since {prefix + key} {found[key]} is there; they are stored together or not at all"
             )
         raise ValueError(f"{missing}, {_instead(layout, checkpoint)}")
     known = {tensor.key for tensor in layout.tensors} | set(layout.ignored)
-    for key, array in found.items():
+    for key, shape in found.items():
         if key not in known:
             raise ValueError(
-                f"{where} does not know {prefix + key}, of shape {array.shape}; if it is no part of the layer, "
+                f"{where} does not know {prefix + key}, of shape {shape}; if it is no part of the layer, "
                 f"leave it out or pass a prefix, and if it is, the layout is another: this one has "
                 f"{', '.join(tensor.key for tensor in layout.tensors)}"
             )
@@ -231,7 +228,7 @@ def _check_types(where: str, tensors: Mapping[str, Array]) -> None:
     """Refuse what is not floating, and two floating types in one layer."""
     (first, reference), *_ = tensors.items()
     for name, array in tensors.items():
-        if array.dtype.kind != "f" and array.dtype.name != "bfloat16":
+        if not np.issubdtype(array.dtype, np.floating) and array.dtype.name != "bfloat16":
             raise TypeError(f"{where} {name} must hold floating-point numbers, got {array.dtype}")
         if array.dtype != reference.dtype:
             raise TypeError(
@@ -240,16 +237,29 @@ def _check_types(where: str, tensors: Mapping[str, Array]) -> None:
             )
 
 
+def _check_told(where: str, sides: list[str], sizes: Sizes) -> None:
+    """Refuse to guess lengths that shapes tell only as a product, the numbers of heads above all."""
+    untold = [[letter for letter in axis if one(letter) not in sizes] for side in sides for axis in axes(side)]
+    lengths = {"·".join(several): sizes[frozenset(several)].length for several in untold if several}
+    for name, letter in LETTERS.items():
+        for product, length in lengths.items():
+            if letter in product.split("·"):
+                raise ValueError(
+                    f"{where} heads are stored side by side, and shapes do not tell how many there are; "
+                    f"pass {name}, a divisor of {product}={length}"
+                )
+    if lengths:
+        raise ValueError(f"{where} shapes tell {', '.join(lengths)} and none of the factors")
+
+
 def _check_heads(where: str, layout: Layout, sizes: Sizes) -> None:
-    """Refuse to guess the number of heads, and key-value heads that cannot be shared evenly."""
-    if one("h") not in sizes:
-        side_by_side = next(axis for axis in axes(layout.tensors[0].stored) if "h" in axis)
-        ((width, size),) = told(side_by_side, sizes).items()
-        raise ValueError(
-            f"{where} heads are stored side by side, and shapes do not tell how many there are; "
-            f"pass heads, a divisor of {width}={size.length}"
-        )
+    """Refuse key-value heads that cannot be shared evenly, or are fewer than the heads where none are shared."""
     h, h_kv = sizes[one("h")], sizes.get(one("h_kv"), sizes[one("h")])
+    if not _has_groups(layout) and h.length != h_kv.length:
+        raise ValueError(
+            f"{where} keys and values have as many heads as queries here, "
+            f"got heads={h.length} and kv_heads={h_kv.length}"
+        )
     if h.length % h_kv.length:
         raise ValueError(
             f"{where} key-value heads must divide the heads, got h_kv={h_kv.length} ({h_kv.source}) "

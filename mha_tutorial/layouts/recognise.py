@@ -28,7 +28,8 @@ class Match(NamedTuple):
         How many numbers the layer holds.
     alike
         Layouts that store the same things in tensors of the same shapes, and in another order. That
-        it is not one of these, only the names say.
+        it is not one of these, only the names say; and of ``llama`` and ``llama-pairs`` not even they,
+        since models with either order of rows use the names of both.
     surplus
         Keys that begin with the prefix and are not the layer's; `load` refuses them.
     """

@@ -15,11 +15,12 @@ for each head, ``(out, in)``. Read forwards it loads, read backwards it saves. L
     the features of a head, ``d_k / 2`` times two: the pairs that a rotary embedding turns
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from .patterns import axes
+from .patterns import axes, letters
 
 
 class Stored(NamedTuple):
@@ -75,6 +76,12 @@ class Layout:
         Sizes that the library does not let you choose: letter, and the product that it must be.
     ignored
         Keys that may stand beside the layer's and are no parameters of it.
+
+    Raises
+    ------
+    ValueError
+        If a pattern is none, or does not lead to what its tensor holds; if a matrix of `ColumnWeights`
+        is nowhere or one of its arrays is in two places; or if two tensors have one key.
     """
 
     name: str
@@ -82,6 +89,59 @@ class Layout:
     tensors: tuple[Stored, ...]
     bound: Mapping[str, str] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
+
+    def __post_init__(self):
+        where = f"layout '{self.name}':"
+        for tensor in self.tensors:
+            _check_tensor(f"{where} {tensor.key}", tensor)
+        held = [name for tensor in self.tensors for name in tensor.arrays]
+        for what, names in (("key", [tensor.key for tensor in self.tensors]), ("array", held)):
+            twice = [name for name in names if names.count(name) > 1]
+            if twice:
+                raise ValueError(f"{where} two tensors have the {what} {twice[0]}")
+        always = {name for tensor in self.tensors if tensor.together is None for name in tensor.arrays}
+        homeless = [name for name in HELD if name.startswith("W") and name not in always]
+        if homeless:
+            raise ValueError(f"{where} no tensor that is always there holds {', '.join(homeless)}")
+
+
+HELD = {  # the axes of what `ColumnWeights` holds; h may stand for h_kv, and several letters for one of features
+    "W_q": "h d_k d_query",
+    "W_k": "h_kv d_k d_key",
+    "W_v": "h_kv d_v d_value",
+    "W_o": "h d_model d_v",
+    "b_q": "h d_k",
+    "b_k": "h_kv d_k",
+    "b_v": "h_kv d_v",
+    "b_o": "d_model",
+}
+
+_LETTER = r"[a-zA-Z]\w*(?<!_)"
+_AXIS = rf"(?:{_LETTER}|\({_LETTER}(?: {_LETTER})*\))"
+_PATTERN = re.compile(rf"{_AXIS}(?: {_AXIS})* -> {_AXIS}(?: {_AXIS})*")
+
+
+def _check_tensor(where: str, tensor: Stored) -> None:
+    """Refuse a pattern that is none, or that does not lead to what the tensor holds."""
+    got = f"got '{tensor.pattern}'"
+    if not _PATTERN.fullmatch(tensor.pattern):
+        raise ValueError(f"{where} must have letters and flat brackets on both sides of ' -> ', {got}")
+    before, after = tensor.pattern.split(" -> ")
+    if sorted(letters(before)) != sorted(letters(after)) or len(set(letters(after))) < len(letters(after)):
+        raise ValueError(f"{where} must have the same letters on both sides, each of them once, {got}")
+    if len(tensor.arrays) not in (1, 3) or not HELD.keys() >= set(tensor.arrays):
+        raise ValueError(f"{where} must hold one or three of {', '.join(HELD)}, got '{tensor.holds}'")
+    for name in tensor.arrays:
+        wanted = HELD[name] if len(tensor.arrays) == 1 else f"qkv {HELD[name]}"
+        if _roles(after) not in (_roles(wanted), _roles(wanted.replace("h_kv", "h"))):
+            raise ValueError(
+                f"{where} holds {name}, so that its pattern must lead to '{wanted}' or the like, {got}"
+            )
+
+
+def _roles(side: str) -> list[str]:
+    """What each axis counts: projections, heads or features."""
+    return [axis[0] if axis in (["qkv"], ["h"], ["h_kv"]) else "features" for axis in axes(side)]
 
 
 FULL_WIDTH = {"d_model": "h d"}  # heads that share out the width of the model
@@ -252,7 +312,7 @@ LAYOUTS: dict[str, Layout] = {
                 Stored("b_V", "b_v", "h d -> h d"),
                 Stored("b_O", "b_o", "d_model -> d_model"),
             ),
-            ignored=("mask", "IGNORE"),
+            ignored=("mask", "IGNORE", "rotary_sin", "rotary_cos"),
         ),
         Layout(
             "llama",  # rotary pairs (i, i + d_k/2), in a head's rows as in the package's
