@@ -190,7 +190,8 @@ class FastMultiHeadAttention:
             projected = x.reshape(-1, len(W)) @ columns
             parts.append(rearrange(projected, "(b n) (g d) -> g b n d", b=b, d=W.shape[-1]))
         if len(parts) == 1:
-            parts = np.split(parts[0], self._cuts, axis=-1)
+            first, second = self._cuts
+            parts = [parts[0][..., :first], parts[0][..., first:second], parts[0][..., second:]]
         q = rearrange(parts[0], "g b n (r d) -> g r b n d", r=self.plain.weights.group)
         k, v = (part[:, None] for part in parts[1:])
         if self._b_q is not None:

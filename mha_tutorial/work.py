@@ -13,7 +13,7 @@ from .threads import ONE_BLAS_THREAD
 from .tiles import Sight, Tile, cut
 from .weights import RowWeights
 
-TOKENS = 512  # projected at a time, or one sequence: what a head makes of them stays in a core's cache
+TOKENS = 1024  # projected at a time, or one sequence: what a head makes of them stays in a core's cache
 SCORES = 2**18  # in a tile: a mebibyte of float32
 SIDE = 512  # of a tile, at most
 MASKED_SIDE = 256  # the smaller the tiles, the more of what a mask hides can be skipped
