@@ -573,6 +573,27 @@ def test_gradients_in_float32_are_as_good_as_the_plain_ones_in_float32(n, visibl
         assert error <= 2 * plain_error, name  # the norm, since the largest of many errors is a matter of luck
 
 
+def test_logarithms_of_large_sums_cost_no_precision(rng):
+    """All scores lie around 30, the logarithms of the sums above: rounded, they would move all weights alike."""
+    arrays, x, output_gradient = RowWeights.random(rng, 60, h=3).arrays(), *rng.normal(size=(2, 2, 601, 60))
+    arrays["b_q"] = np.full_like(arrays["b_q"], 30 / 20**0.5)
+    arrays["W_k"][:] /= 30
+    arrays["W_k"][:, 0] += 1.0
+    x[..., 0] = 1.0
+    layer = FastMultiHeadAttention(converted(RowWeights(**arrays), np.float32))
+    x, output_gradient = x.astype(np.float32), output_gradient.astype(np.float32)
+    exact = as_dictionary(
+        plain_gradients(
+            MultiHeadAttention(converted(layer.plain.weights, float)),
+            [x.astype(float)],
+            output_gradient.astype(float),
+        )
+    )["b_v"]
+    ours = layer.with_backward(x)[1](output_gradient).weights.b_v
+    plain = plain_gradients(layer.plain, [x], output_gradient).weights.b_v
+    assert np.linalg.norm(ours - exact) <= 2 * np.linalg.norm(plain - exact)
+
+
 @pytest.mark.parametrize("exponential", [np.exp2, np.exp])
 def test_gradients_by_either_exponential_without_a_step_in_float64(exponential, small_tiles, monkeypatch, rng):
     seen = set()
