@@ -19,7 +19,7 @@ import torch
 from einops import rearrange
 from harness import race, refuse_if_wrong, relative, save
 
-from mha_tutorial import Causal, FastMultiHeadAttention, MultiHeadAttention, RowWeights, fast, folds
+from mha_tutorial import Causal, FastMultiHeadAttention, MultiHeadAttention, RowWeights, averages, folds, work
 
 SIZES = {  # b, n, d_model, h, rounds
     "tiny": (2, 10, 512, 8, 101),
@@ -122,7 +122,7 @@ def unshifted(weights: RowWeights, x: np.ndarray, causal: bool) -> Callable[[], 
     visible = Causal().rows(x.shape[1], x.shape[1]) if causal else None
 
     def head(q, k, v, out):
-        if not fast.average(q, k, v, [(whole, visible)], np.exp2, out):
+        if averages.average(q, k, v, [(whole, visible)], np.exp2, out) is None:
             raise FloatingPointError("these scores need their largest taken off")
 
     return over_heads(weights, x, head)
@@ -133,7 +133,7 @@ def tiles(weights: RowWeights, x: np.ndarray, causal: bool) -> Callable[[], np.n
     layer = FastMultiHeadAttention(weights)
 
     def forward():
-        with mock.patch.object(fast, "ONE_BLAS_THREAD", nullcontext(1)):
+        with mock.patch.object(work, "ONE_BLAS_THREAD", nullcontext(1)):
             return layer(x, visible=Causal() if causal else None)
 
     return forward

@@ -1,34 +1,23 @@
 """Multi-head attention in NumPy for long inputs: scores live a tile at a time, and heads share the cores."""
 
-import math
-from collections.abc import Callable, Iterable
-from contextlib import nullcontext
-from itertools import product
+from collections.abc import Callable
 
 import numpy as np
 from einops import rearrange
 from jaxtyping import Bool, Float
 from numpy import ndarray as Array
 
+from . import gradients
 from ._checks import ROWS as convention
+from .averages import average, exactly, fast_exponential
+from .fast_backward import Attended, product_of, through_layer
 from .folds import drop_key_bias, fold_scale, fold_value_bias
+from .gradients import Gradients
 from .layer import MultiHeadAttention
 from .masks import Mask
-from .reference import row
-from .threads import ONE_BLAS_THREAD, spread
-from .tiles import Sight, Tile, cut
+from .threads import spread
 from .weights import ColumnWeights, RowWeights
-
-TOKENS = 512  # projected at a time, or one sequence: what a head makes of them stays in a core's cache
-SCORES = 2**18  # in a tile: a mebibyte of float32
-SIDE = 512  # of a tile, at most
-MASKED_SIDE = 256  # the smaller the tiles, the more of what a mask hides can be skipped
-TINY = 64  # so few tokens are not worth a thread
-
-SUMS = 2.0**-60, 2.0**60  # A query's exponentials stand as they are if their sum lies between these,
-RESULTS = 2.0**-100, 2.0**100  # and the largest number of a tile, before it is divided by it, between these.
-
-Exponential = Callable[..., Array]
+from .work import Job, Work, divided
 
 
 class FastMultiHeadAttention:
@@ -87,56 +76,109 @@ class FastMultiHeadAttention:
         TypeError, ValueError
             What `reference.row.multi_head` raises.
         """
-        keys = queries if keys is None else keys
-        values = keys if values is None else values
-        weights = self.plain.weights
-        convention.check_inputs(queries, keys, values, weights)
-        if weights.dtype not in (np.float32, np.float64) or not (queries.size and keys.size):
+        keys, values = _defaults(queries, keys, values)
+        if not self._suits(queries, keys, values):
             return self.plain(queries, keys, values, visible=visible)
+        with divided(self.plain.weights, (queries, keys, values), visible) as work:
+            # The average of values that all moved is the average, moved: but only where there is one.
+            b_v, b_o = (None, self._folded_b_o) if work.all_see else (self._b_v, self._b_o)
+            joined = np.empty((queries[..., 0].size, len(self._W_o)), queries.dtype)
 
-        batch, n, m = queries.shape[:-2], queries.shape[-2], keys.shape[-2]
-        b = math.prod(batch)
-        distinct = [queries] if keys is queries and values is queries else [queries, keys, values]
-        tokens = [x.reshape(b, *x.shape[-2:]) for x in distinct]
-        sight = Sight(visible, (*batch, weights.h, n, m), weights.h_kv)
-        few = b * max(n, m) <= TINY or b * weights.h_kv == 1
-        with nullcontext(1) if few else ONE_BLAS_THREAD as threads:
-            groups, entries = (weights.h_kv, b) if few else (1, _entries(b, max(n, m), weights.h_kv, threads))
-            side = SIDE if visible is None else MASKED_SIDE
-            rows = SCORES // (groups * weights.group * entries * min(m, side))
-            plan, all_see = sight.plan(cut(n, max(1, min(rows, side))), cut(m, side))
-            jobs = product(cut(weights.h_kv, groups), cut(b, entries))
-            output = self._forward(tokens, sight, plan, all_see, jobs, threads)
-        return output.reshape(*batch, n, -1)
+            def attend(job: Job) -> None:
+                self._attend(job, work, b_v, joined)  # and keep nothing
 
-    def _forward(
-        self, tokens: list[Array], sight: Sight, plan: list[Tile], all_see: bool, jobs: Iterable, threads: int
-    ) -> Array:
-        """Let every head fill in what it finds, job by job, and map all of it to the output."""
-        weights, (b, n, _), m = self.plain.weights, tokens[0].shape, tokens[-1].shape[1]
-        # The average of values that all moved is the average, moved: but only where there is one.
-        b_v, b_o = (None, self._folded_b_o) if all_see else (self._b_v, self._b_o)
-        joined = np.empty((b * n, len(self._W_o)), weights.dtype)
-        heads = rearrange(joined, "(b n) (g r d) -> g r b n d", n=n, g=weights.h_kv, r=weights.group)
-        output = np.empty((b * n, weights.d_model), weights.dtype)
+            spread(attend, work.jobs, work.threads)
+            return self._write(joined, b_o, work.threads).reshape(*queries.shape[:-1], -1)
 
-        def attend(job: tuple[slice, slice]) -> None:
-            groups, entries = job
-            q, k, v = self._project([x[entries] for x in tokens], groups, b_v)
-            for queries, pieces in (tile.of(groups, entries) for tile in plan):
-                some, out = q[..., queries, :], heads[groups, :, entries, queries]
-                if not average(some, k, v, pieces, self._exponential, out):
-                    seen = sight(queries, slice(0, m))[groups, :, entries]
-                    out[...] = exactly(some, k, v, seen, self._exponential)
+    def with_backward(
+        self,
+        queries: Float[Array, "*b n d_model"],
+        keys: Float[Array, "*b m d_key"] | None = None,
+        values: Float[Array, "*b m d_value"] | None = None,
+        *,
+        visible: Bool[Array, "*#b_h #n #m"] | Mask | None = None,
+    ) -> tuple[Float[Array, "*b n d_model"], Callable[[Array], Gradients]]:
+        """Attend as a call does; return the output and a function that carries a gradient back from it.
 
-        def write(rows: slice) -> None:
-            np.matmul(joined[rows], self._W_o, out=output[rows])
-            if b_o is not None:
-                output[rows] += b_o
+        The function takes the derivative of a loss by each number of the output, and returns what
+        `gradients.backward` does: the gradients of queries, keys and values (for self-attention, add the
+        three), and of the weights as they were given, in the row convention. It may be called again.
 
-        spread(attend, jobs, threads)
-        spread(write, cut(b * n, -(-b * n // threads)), threads)
-        return output
+        It refers to the inputs and the mask, which should not be changed in between, and keeps the
+        projections, the heads and two numbers for each query and head. The weights of all pairs are
+        computed a second time, in tiles. Only where something is not finite, or the fast way is not made
+        for the inputs, is all done again as `gradients.backward` does it, with n×m arrays.
+
+        Raises
+        ------
+        TypeError, ValueError
+            What `reference.row.multi_head` raises, and the function what `gradients.backward` raises.
+
+        Examples
+        --------
+        >>> rng = np.random.default_rng(0)
+        >>> layer = FastMultiHeadAttention(RowWeights.random(rng, d_model=512, h=8))
+        >>> x, target = rng.normal(size=(2, 2, 100, 512))
+        >>> output, backward = layer.with_backward(x)
+        >>> gradients = backward(output - target)  # of half the squared distance
+        >>> gradients.Q.shape, gradients.weights.W_o.shape
+        ((2, 100, 512), (8, 64, 512))
+        """
+        keys, values = _defaults(queries, keys, values)
+        inputs = queries, keys, values
+
+        def plain_backward(output_gradient: Array) -> Gradients:
+            trace = self.plain.trace(*inputs, visible=visible)
+            return gradients.backward(output_gradient, trace, queries, keys, values, self.plain.weights)
+
+        if not self._suits(*inputs):
+            return self.plain(*inputs, visible=visible), plain_backward
+        with divided(self.plain.weights, inputs, visible) as work:
+            joined = np.empty((queries[..., 0].size, len(self._W_o)), queries.dtype)
+            attended = spread(lambda job: self._attend(job, work, self._b_v, joined), work.jobs, work.threads)
+            output = self._write(joined, self._b_o, work.threads).reshape(*queries.shape[:-1], -1)
+
+        def backward(output_gradient: Array) -> Gradients:
+            convention.check_like("output_gradient", output_gradient, "the output", output)
+            with work.blas:
+                found = through_layer(
+                    output_gradient, inputs, self.plain.weights, joined, attended, self._exponential, work
+                )
+            finite = all(np.isfinite(x).all() for x in (*found[:3], *found.weights.arrays().values()))
+            return found if finite else plain_backward(output_gradient)
+
+        return output, backward
+
+    def _suits(self, queries: Array, keys: Array, values: Array) -> bool:
+        """Check the inputs, and say whether the fast way is made for them."""
+        convention.check_inputs(queries, keys, values, self.plain.weights)
+        return self.plain.weights.dtype in (np.float32, np.float64) and queries.size > 0 and keys.size > 0
+
+    def _attend(self, job: Job, work: Work, b_v: Array | None, joined: Array) -> Attended:
+        """Write some heads of some sequences to where they belong among all."""
+        groups, entries = job
+        q, k, v = self._project([x[entries] for x in work.tokens], groups, b_v)
+        weights, m = self.plain.weights, k.shape[-2]
+        heads = rearrange(
+            joined, "(b n) (g r d) -> g r b n d", b=len(work.tokens[0]), g=weights.h_kv, r=weights.group
+        )
+        shifts, sums = np.zeros((2, *q.shape[:-1], 1), q.dtype)
+        for queries, pieces in (tile.of(groups, entries) for tile in work.plan):
+            some, out = q[..., queries, :], heads[groups, :, entries, queries]
+            plainly = average(some, k, v, pieces, self._exponential, out)
+            if plainly is None:
+                seen = work.sight(queries, slice(0, m))[groups, :, entries]
+                out[...], shifts[..., queries, :], sums[..., queries, :] = exactly(
+                    some, k, v, seen, self._exponential
+                )
+            else:
+                sums[..., queries, :] = plainly
+        return Attended(groups, entries, q, k, v, shifts, sums)
+
+    def _write(self, joined: Array, b_o: Array | None, threads: int) -> Array:
+        """Map the heads of all tokens, side by side, to the output."""
+        output = product_of(joined, self._W_o, threads)
+        return output if b_o is None else np.add(output, b_o, out=output)
 
     @np.errstate(over="ignore", invalid="ignore")  # anything may stand where no query looks
     def _project(self, tokens: list[Array], groups: slice, b_v: Array | None) -> tuple[Array, Array, Array]:
@@ -148,7 +190,8 @@ class FastMultiHeadAttention:
             projected = x.reshape(-1, len(W)) @ columns
             parts.append(rearrange(projected, "(b n) (g d) -> g b n d", b=b, d=W.shape[-1]))
         if len(parts) == 1:
-            parts = np.split(parts[0], self._cuts, axis=-1)
+            first, second = self._cuts
+            parts = [parts[0][..., :first], parts[0][..., first:second], parts[0][..., second:]]
         q = rearrange(parts[0], "g b n (r d) -> g r b n d", r=self.plain.weights.group)
         k, v = (part[:, None] for part in parts[1:])
         if self._b_q is not None:
@@ -158,54 +201,7 @@ class FastMultiHeadAttention:
         return q, k, v
 
 
-def _entries(b: int, tokens: int, h_kv: int, threads: int) -> int:
-    """How many sequences a head takes at a time: as many as fit and leave work for every thread."""
-    return max(1, min(TOKENS // tokens, b * h_kv // threads, b))
-
-
-def fast_exponential() -> Exponential:
-    """Choose the faster of exp2 and exp: NumPy has a vector loop for exp2 only where there is AVX-512.
-
-    Examples
-    --------
-    >>> fast_exponential() in (np.exp, np.exp2)
-    True
-    """
-    extensions = np.show_config(mode="dicts")["SIMD Extensions"]
-    there = {*extensions.get("baseline", ()), *extensions.get("found", ())}
-    return np.exp2 if there & {"AVX512_SKX", "X86_V4"} else np.exp
-
-
-@np.errstate(all="ignore")  # the guards look at what comes of it
-def average(
-    q: Array, k: Array, v: Array, pieces: list[tuple[slice, Array | None]], exponential: Exponential, out: Array
-) -> bool:
-    """Average the values by the exponentials of scores as they are; say whether the result can be trusted.
-
-    Softmax takes the largest score off first, which costs two passes over the scores and protects from
-    overflow. Where the sums of the exponentials and the results are of a moderate size, there was none.
-    """
-    sums = np.zeros((*q.shape[:-1], 1), q.dtype)
-    for keys, seen in pieces:
-        weights = q @ k[..., keys, :].mT
-        exponential(weights, out=weights)
-        if seen is not None:
-            weights *= seen
-        sums += weights @ np.ones((weights.shape[-1], 1), q.dtype)  # faster than weights.sum(axis=-1)
-        if keys is pieces[0][0]:
-            np.matmul(weights, v[..., keys, :], out=out)
-        else:
-            out += weights @ v[..., keys, :]
-    if not (SUMS[0] < sums.min() and sums.max() < SUMS[1]):
-        return False
-    if not RESULTS[0] < max(out.max(), -out.min()) < RESULTS[1]:
-        return False
-    out /= sums  # the few results, not the many weights
-    return True
-
-
-def exactly(q: Array, k: Array, v: Array, seen: Array, exponential: Exponential) -> Array:
-    """Average the values as the reference does, with the largest score taken off and nothing hidden let through."""
-    k, v = (np.broadcast_to(x, (*q.shape[:-2], *x.shape[-2:])) for x in (k, v))
-    q = q * math.log(exponential(1.0))  # the queries are scaled for the base of the exponential
-    return row.attend(q, k, v, row.dot_product, seen, has_heads=False)[-1]
+def _defaults(queries, keys, values):
+    """What is attended to is the queries, and what is averaged is the keys, unless something else is."""
+    keys = queries if keys is None else keys
+    return keys, keys if values is None else values

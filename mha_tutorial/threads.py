@@ -1,5 +1,6 @@
 """Work shared among threads, with the matrix products inside kept to one thread each."""
 
+import contextvars
 import functools
 import os
 import threading
@@ -17,9 +18,8 @@ class OneBlasThread:
     Examples
     --------
     >>> with ONE_BLAS_THREAD as threads:
-    ...     spread(print, ["one", "two"], 1)
-    one
-    two
+    ...     spread(abs, [-2, 3], 1)
+    [2, 3]
     """
 
     def __init__(self):
@@ -49,13 +49,15 @@ class OneBlasThread:
 ONE_BLAS_THREAD = OneBlasThread()
 
 
-def spread(work: Callable, parts: Iterable, threads: int) -> None:
-    """Do each part of a work, on several threads if there are several; the first error is raised."""
+def spread(work: Callable, parts: Iterable, threads: int) -> list:
+    """Do each part of a work, on several threads if there are several; the first error is raised.
+
+    What `numpy.errstate` says around it holds inside, on every thread.
+    """
     if threads == 1:
-        for part in parts:
-            work(part)
-    else:
-        list(_pool(threads).map(work, parts))
+        return list(map(work, parts))
+    running = [_pool(threads).submit(contextvars.copy_context().run, work, part) for part in parts]
+    return [part.result() for part in running]
 
 
 @functools.cache

@@ -22,10 +22,13 @@ from mha_tutorial import (
     Window,
     fast,
     folds,
+    gradients,
     threads,
+    work,
 )
 from mha_tutorial.reference import row
 from tests.helpers import D_K, D_MODEL, GROUPS, H, M, N, assert_close
+from tests.test_gradients import as_dictionary
 from tests.test_multi_head import draw
 
 MANY, MORE = 23, 29  # queries and keys that need several tiles, once these are small
@@ -63,7 +66,7 @@ def masks_for(n, m, h=H):
 def small_tiles(monkeypatch):
     """Tiles and jobs so small that a few tokens need several, of sizes that do not divide the lengths."""
     for name, value in {"SIDE": 7, "MASKED_SIDE": 5, "SCORES": 45, "TOKENS": 31, "TINY": 0}.items():
-        monkeypatch.setattr(fast, name, value)
+        monkeypatch.setattr(work, name, value)
 
 
 @pytest.fixture
@@ -192,7 +195,7 @@ def test_any_lengths_and_any_mask(data):
     layer, inputs = FastMultiHeadAttention(draw(rng)), tokens(rng, n, m, (b,))
     with pytest.MonkeyPatch.context() as patch:
         for name in ("SIDE", "MASKED_SIDE", "SCORES", "TOKENS", "TINY"):
-            patch.setattr(fast, name, data.draw(st.integers(1, 64), label=name))
+            patch.setattr(work, name, data.draw(st.integers(1, 64), label=name))
         assert_close(layer(*inputs, visible=visible), layer.plain(*inputs, visible=visible))
 
 
@@ -261,7 +264,7 @@ def one_score(score, m, value):
     """One query that scores every one of m keys alike, all with the same value, for `fast.average`."""
     q, k, v = np.full((1, 1, 1, 1, 1), score), np.ones((1, 1, 1, m, 1)), np.full((1, 1, 1, m, 1), value)
     out = np.empty_like(q)
-    return fast.average(q, k, v, [(slice(0, m), None)], np.exp2, out), out.item()
+    return fast.average(q, k, v, [(slice(0, m), None)], np.exp2, out) is not None, out.item()
 
 
 @pytest.mark.parametrize(("score", "trusted"), [(58.9, True), (59.1, False), (-60.9, True), (-61.1, False)])
@@ -303,8 +306,13 @@ def test_values_of_any_size(value, score, dtype, small_tiles, rng):
 def test_the_exact_average_knows_the_base(exponential, rng):
     q, k, v = (rng.normal(size=(2, 1, 3, length, width)) for length, width in ((N, D_K), (M, D_K), (M, 17)))
     seen = rng.random((2, 1, 3, N, M)) < 0.6
+    seen[1, 0, 2, N // 2] = False
     folded = q / (np.log(exponential(1.0)) * D_K**0.5)
-    assert_close(fast.exactly(folded, k, v, seen, exponential), row.attention(q, k, v, visible=seen))
+    heads, largest, sums = fast.exactly(folded, k, v, seen, exponential)
+    assert_close(heads, row.attention(q, k, v, visible=seen))
+    exponentials = (exponential(folded @ k.mT) * seen).sum(axis=-1, keepdims=True)
+    assert_close(sums * exponential(largest), np.where(exponentials == 0, 1, exponentials))
+    assert (sums >= 1).all()
 
 
 @pytest.mark.parametrize(
@@ -443,6 +451,277 @@ def test_bad_input_is_refused_in_the_same_words(change, error, own_messages, rng
     assert str(ours.value) == str(plain.value)
 
 
+# the way back
+
+
+def both_ways(layer, inputs, visible=None):
+    """The gradients of the fast and of the plain layer for one random gradient of the output."""
+    output, backward = layer.with_backward(*inputs, visible=visible)
+    output_gradient = np.random.default_rng(11).normal(size=output.shape).astype(output.dtype)
+    return backward(output_gradient), plain_gradients(layer.plain, inputs, output_gradient, visible)
+
+
+def plain_gradients(plain, inputs, output_gradient, visible=None):
+    Q, *others = inputs
+    Q, K, V = [Q, Q, Q] if not others else [Q, *others] if len(others) == 2 else [Q, *others * 2]
+    trace = plain.trace(Q, K, V, visible=visible)
+    return gradients.backward(output_gradient, trace, Q, K, V, plain.weights)
+
+
+def assert_gradients_close(found, expected, rtol=1e-12):
+    found, expected = as_dictionary(found), as_dictionary(expected)
+    assert list(found) == list(expected)
+    for name, gradient in expected.items():
+        if name == "b_k":  # what the plain layer finds is rounding
+            gradient = np.zeros_like(gradient)
+        assert_close(found[name], gradient, rtol)
+
+
+def assert_gradients_close_to_values(found, expected, rtol):
+    """Where a query looks at one key alone, its gradient is a difference of numbers as large as the values' one."""
+    found, expected = as_dictionary(found), as_dictionary(expected)
+    atol = rtol * max(np.abs(gradient).max() for gradient in expected.values())
+    for name, gradient in expected.items():
+        np.testing.assert_allclose(found[name], gradient, rtol=rtol, atol=atol, strict=True, err_msg=name)
+
+
+@pytest.fixture
+def done_again(monkeypatch):
+    """Grows by one with every backward pass that the fast way gave up."""
+    calls, backward = [], gradients.backward
+    monkeypatch.setattr(fast.gradients, "backward", lambda *args: calls.append(1) or backward(*args))
+    return calls
+
+
+@pytest.mark.parametrize("visible", masks_for(MANY, MORE).values(), ids=masks_for(MANY, MORE))
+@pytest.mark.parametrize("bias", [True, False])
+def test_gradients_with_every_mask(visible, bias, small_tiles, done_again, rng):
+    layer, inputs = FastMultiHeadAttention(draw(rng, bias=bias)), tokens(rng, MANY, MORE)
+    found, expected = both_ways(layer, inputs, visible)
+    assert_gradients_close(found, expected)
+    assert len(done_again) == 1  # by `both_ways` itself
+
+
+@pytest.mark.parametrize("visible", masks_for(N, M).values(), ids=masks_for(N, M))
+def test_gradients_with_every_mask_on_few_tokens(visible, rng):
+    assert_gradients_close(*both_ways(FastMultiHeadAttention(draw(rng)), tokens(rng), visible))
+
+
+@pytest.mark.parametrize(("h", "h_kv"), GROUPS.values(), ids=GROUPS)
+@pytest.mark.parametrize("n", [N, MANY])
+def test_gradients_of_shared_key_value_heads(h, h_kv, n, small_tiles, rng):
+    layer, inputs = FastMultiHeadAttention(draw(rng, h, h_kv)), tokens(rng, n)
+    for visible in (None, rng.random((2, h, n, M)) < 0.6):
+        assert_gradients_close(*both_ways(layer, inputs, visible))
+
+
+@pytest.mark.parametrize("batch", [(), (1,), (3,), (3, 2)])
+def test_gradients_with_any_batch_axes(batch, small_tiles, rng):
+    layer, inputs = FastMultiHeadAttention(draw(rng)), tokens(rng, MANY, MORE, batch)
+    for visible in (None, Padding(rng.integers(1, MORE, size=batch)), rng.random((*batch, 1, MANY, MORE)) < 0.6):
+        assert_gradients_close(*both_ways(layer, inputs, visible))
+
+
+@pytest.mark.parametrize("visible", [None, Causal()])
+@pytest.mark.parametrize(("h", "h_kv"), GROUPS.values(), ids=GROUPS)
+def test_gradients_of_self_attention_and_of_a_memory(visible, h, h_kv, small_tiles, rng):
+    layer = FastMultiHeadAttention(draw(rng, h, h_kv, widths=(D_MODEL,) * 3))
+    x, memory = rng.normal(size=(2, 2, MANY, D_MODEL))
+    for inputs in ((x,), (x, memory), (x, x, memory), (x, memory, x)):
+        assert_gradients_close(*both_ways(layer, inputs, visible))
+
+
+@settings(deadline=None, max_examples=40)
+@given(data=st.data())
+def test_gradients_of_any_lengths_in_any_tiles(data):
+    n, m, b = (data.draw(st.integers(1, largest)) for largest in (31, 31, 3))
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
+    visible = data.draw(st.sampled_from([None, Causal("top-left"), Causal("bottom-right"), "drawn"]))
+    if visible == "drawn":
+        visible = rng.random((b, H, n, m)) < data.draw(st.floats(0, 1))
+    layer, inputs = FastMultiHeadAttention(draw(rng)), tokens(rng, n, m, (b,))
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("SIDE", "MASKED_SIDE", "SCORES", "TOKENS", "TINY"):
+            patch.setattr(work, name, data.draw(st.integers(1, 64), label=name))
+        assert_gradients_close_to_values(*both_ways(layer, inputs, visible), rtol=1e-12)
+
+
+@pytest.mark.parametrize("visible", masks_for(MANY, MORE).values(), ids=masks_for(MANY, MORE))
+def test_the_output_beside_the_way_back_is_that_of_a_call(visible, small_tiles, rng):
+    layer, inputs = FastMultiHeadAttention(draw(rng)), tokens(rng, MANY, MORE)
+    assert_close(layer.with_backward(*inputs, visible=visible)[0], layer(*inputs, visible=visible))
+
+
+@pytest.mark.parametrize("visible", [None, Causal()])
+@pytest.mark.parametrize("n", [29, 101, 601])  # all at once, one tile, several tiles
+def test_gradients_in_float32_are_as_good_as_the_plain_ones_in_float32(n, visible, rng):
+    weights, x, output_gradient = RowWeights.random(rng, 60, h=3), *rng.normal(size=(2, 2, n, 60))
+    exact = as_dictionary(plain_gradients(MultiHeadAttention(weights), [x], output_gradient, visible))
+    layer, single = FastMultiHeadAttention(converted(weights, np.float32)), x.astype(np.float32)
+    output, backward = layer.with_backward(single, visible=visible)
+    assert output.dtype == np.float32
+    ours, plain = (
+        as_dictionary(found)
+        for found in (
+            backward(output_gradient.astype(np.float32)),
+            plain_gradients(layer.plain, [single], output_gradient.astype(np.float32), visible),
+        )
+    )
+    for name, gradient in exact.items():
+        assert ours[name].dtype == np.float32
+        error, plain_error = (np.linalg.norm(found[name] - gradient) for found in (ours, plain))
+        assert error <= 2 * plain_error, name  # the norm, since the largest of many errors is a matter of luck
+
+
+def test_logarithms_of_large_sums_cost_no_precision(rng):
+    """All scores lie around 30, the logarithms of the sums above: rounded, they would move all weights alike."""
+    arrays, x, output_gradient = RowWeights.random(rng, 60, h=3).arrays(), *rng.normal(size=(2, 2, 601, 60))
+    arrays["b_q"] = np.full_like(arrays["b_q"], 30 / 20**0.5)
+    arrays["W_k"][:] /= 30
+    arrays["W_k"][:, 0] += 1.0
+    x[..., 0] = 1.0
+    layer = FastMultiHeadAttention(converted(RowWeights(**arrays), np.float32))
+    x, output_gradient = x.astype(np.float32), output_gradient.astype(np.float32)
+    exact = as_dictionary(
+        plain_gradients(
+            MultiHeadAttention(converted(layer.plain.weights, float)),
+            [x.astype(float)],
+            output_gradient.astype(float),
+        )
+    )["b_v"]
+    ours = layer.with_backward(x)[1](output_gradient).weights.b_v
+    plain = plain_gradients(layer.plain, [x], output_gradient).weights.b_v
+    assert np.linalg.norm(ours - exact) <= 2 * np.linalg.norm(plain - exact)
+
+
+@pytest.mark.parametrize("exponential", [np.exp2, np.exp])
+def test_gradients_by_either_exponential_without_a_step_in_float64(exponential, small_tiles, monkeypatch, rng):
+    seen = set()
+
+    def watching(x, out=None):
+        seen.update({x.dtype} if isinstance(x, np.ndarray) else ())
+        return exponential(x, out=out)
+
+    monkeypatch.setattr(fast, "fast_exponential", lambda: watching)
+    weights, inputs = draw(rng).T, tokens(rng, MANY, MORE)
+    assert_gradients_close(*both_ways(FastMultiHeadAttention(weights), inputs))
+    assert seen == {np.dtype(float)}
+    seen.clear()
+    single = [x.astype(np.float32) for x in inputs]
+    found, _ = both_ways(FastMultiHeadAttention(converted(weights, np.float32)), single)
+    assert {gradient.dtype for gradient in as_dictionary(found).values()} == seen == {np.dtype(np.float32)}
+
+
+@pytest.mark.parametrize("size", [60.0, 1e4])
+@pytest.mark.parametrize("visible", [None, Causal("bottom-right"), Padding([0, MORE])])
+def test_gradients_for_scores_of_any_size(size, visible, small_tiles, recomputed, done_again, rng):
+    arrays = draw(rng).T.arrays()
+    arrays["W_q"] *= size
+    layer, inputs = FastMultiHeadAttention(RowWeights(**arrays)), tokens(rng, MANY, MORE)
+    found, expected = both_ways(layer, inputs, visible)
+    largest = np.abs(layer.plain.trace(*inputs).scores).max()
+    # a score is a sum of terms of this size: it is right to so much, and its exponential to that part of itself
+    assert_gradients_close_to_values(found, expected, rtol=max(1e-12, 4 * np.finfo(float).eps * largest))
+    assert recomputed
+    assert len(done_again) == 1
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+@pytest.mark.parametrize("length", [3, MORE - 2])
+def test_what_is_hidden_reaches_no_gradient(wrong, length, small_tiles, done_again, rng):
+    layer, (Q, K, V) = FastMultiHeadAttention(draw(rng)), tokens(rng, MANY, MORE)
+    visible = Padding([length, MORE])
+    _, before = both_ways(layer, (Q, K, V), visible)
+    K[0, length:], V[0, length:] = wrong, wrong
+    found, _ = both_ways(layer, (Q, K, V), visible)
+    for name, gradient in as_dictionary(before).items():
+        assert_close(as_dictionary(found)[name], gradient)
+    assert len(done_again) == 3
+
+
+def test_what_a_blind_query_is_given_and_held_for_reaches_no_gradient(small_tiles, done_again, rng):
+    layer, (Q, K, V) = FastMultiHeadAttention(draw(rng)), tokens(rng, MANY, MORE)
+    visible = np.ones((MANY, MORE), dtype=bool)
+    visible[11] = False
+    found, _ = both_ways(layer, (Q, K, V), visible)
+    assert len(done_again) == 1
+    assert not found.Q[:, 11].any()
+    Q[:, 11] = np.nan
+    again, _ = both_ways(layer, (Q, K, V), visible)
+    assert_close(again.weights.W_q, found.weights.W_q)
+
+
+def test_what_is_seen_reaches_the_gradients(small_tiles, rng):
+    layer, (Q, K, V) = FastMultiHeadAttention(draw(rng)), tokens(rng, MANY, MORE)
+    V[1, 11] = np.nan
+    found, expected = both_ways(layer, (Q, K, V), Causal("top-left"))
+    for name, gradient in as_dictionary(expected).items():
+        assert np.array_equal(as_dictionary(found)[name], gradient, equal_nan=True)
+    assert np.isnan(found.Q[1, 11:]).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.longdouble])
+def test_gradients_in_other_floats_are_the_plain_ones(dtype, own_messages, rng):
+    layer, inputs = FastMultiHeadAttention(converted(draw(rng).T, dtype)), tokens(rng, dtype=dtype)
+    found, expected = both_ways(layer, inputs, Padding([2, M]))
+    for name, gradient in as_dictionary(expected).items():
+        assert np.array_equal(as_dictionary(found)[name], gradient)
+        assert gradient.dtype == dtype
+
+
+@pytest.mark.parametrize(("n", "m", "batch"), [(0, M, (2,)), (N, 0, (2,)), (N, M, (0,))])
+def test_gradients_without_tokens(n, m, batch, rng):
+    found, expected = both_ways(FastMultiHeadAttention(draw(rng)), tokens(rng, n, m, batch))
+    for name, gradient in as_dictionary(expected).items():
+        assert np.array_equal(as_dictionary(found)[name], gradient)
+
+
+def test_weights_of_hidden_tiles_are_not_computed_again(small_tiles, rng):
+    layer, sizes = FastMultiHeadAttention(draw(rng, widths=(D_MODEL,) * 3)), []
+    exponential = layer._exponential
+    layer._exponential = lambda x, out=None: sizes.append(np.size(out)) or exponential(x, out=out)
+    output, backward = layer.with_backward(rng.normal(size=(MANY, D_MODEL)), visible=Causal())
+    sizes.clear()
+    backward(output)
+    computed = [size for size in sizes if size > 1]  # in place: the weights
+    tiles = [5, 5, 5, 5, 3]
+    expected = H * sum(p * q for place, p in enumerate(tiles) for q in tiles[: place + 1])
+    assert sum(computed) == expected
+
+
+def test_no_gradient_has_all_scores_in_memory(rng):
+    n, layer = 1021, FastMultiHeadAttention(converted(RowWeights.random(rng, 32, h=8), np.float32))
+    x = rng.normal(size=(n, 32)).astype(np.float32)
+    layer.with_backward(x)[1](x)
+    tracemalloc.start()
+    layer.with_backward(x)[1](x)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 8 * n * n * 4 / 4
+
+
+def test_the_way_back_changes_nothing_and_can_be_gone_again(small_tiles, rng):
+    weights, inputs, visible = draw(rng).T, tokens(rng, MANY, MORE), rng.random((MANY, MORE)) < 0.5
+    for array in (*inputs, visible, *weights.arrays().values()):
+        array.flags.writeable = False
+    output, backward = FastMultiHeadAttention(weights).with_backward(*inputs, visible=visible)
+    output.flags.writeable = False
+    once, twice = as_dictionary(backward(output)), as_dictionary(backward(output))
+    for name, gradient in once.items():
+        assert np.array_equal(twice[name], gradient)
+
+
+@pytest.mark.parametrize("change", [lambda dY: dY.mT, lambda dY: dY.astype(np.float32), lambda dY: dY[0]])
+def test_gradients_that_do_not_fit_are_refused_in_the_same_words(change, own_messages, rng):
+    layer, inputs = FastMultiHeadAttention(draw(rng)), tokens(rng)
+    output, backward = layer.with_backward(*inputs)
+    with pytest.raises((TypeError, ValueError)) as plain:
+        plain_gradients(layer.plain, inputs, change(output))
+    with pytest.raises(plain.type) as ours:
+        backward(change(output))
+    assert str(ours.value) == str(plain.value)
+
+
 # the exponential and the threads
 
 
@@ -506,6 +785,7 @@ def test_any_number_of_threads(several, small_tiles, monkeypatch, rng):
     monkeypatch.setattr(threads.OneBlasThread, "__exit__", lambda *_: None)
     layer, inputs = FastMultiHeadAttention(draw(rng)), tokens(rng, MANY, MORE)
     assert_close(layer(*inputs), layer.plain(*inputs))
+    assert_gradients_close(*both_ways(layer, inputs))
 
 
 @pytest.mark.parametrize("several", [1, 2])
@@ -522,6 +802,7 @@ def test_without_threadpoolctl_blas_keeps_its_threads(small_tiles, monkeypatch, 
             assert several == 1
         layer, inputs = FastMultiHeadAttention(draw(rng)), tokens(rng, MANY, MORE)
         assert_close(layer(*inputs), layer.plain(*inputs))
+        assert_gradients_close(*both_ways(layer, inputs))
     finally:
         threads._blas.cache_clear()
 
