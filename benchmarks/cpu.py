@@ -19,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from harness import Step, peak_memory, race, refuse_if_wrong, relative, save
+from numpy_variants import numpy_floor, numpy_variants
 from torch import Tensor, nn
 from torch.nn.functional import linear, scaled_dot_product_attention
 
@@ -28,14 +29,15 @@ from mha_tutorial.reference import row
 from mha_tutorial.torch import KERNELS, MultiHeadAttention, backend_of
 
 SIZES = {  # b, n, d_model, h, and how many rounds
-    "tiny": (2, 10, 512, 8, 41),
-    "small": (8, 128, 512, 8, 21),
-    "medium": (4, 512, 512, 8, 15),
-    "large": (1, 2048, 768, 12, 11),
+    "tiny": (2, 10, 512, 8, 31),
+    "small": (8, 128, 512, 8, 15),
+    "medium": (4, 512, 512, 8, 9),
+    "large": (1, 2048, 768, 12, 7),
 }
 QUICK = {"tiny": (2, 10, 512, 8, 3), "small": (2, 67, 96, 4, 3)}
 LENGTHS = {4096: True, 16384: False}  # for the memory; whether the scores of all pairs fit
 UNIT, FLOOR = "packed, by hand", "floor: matrix products"
+SETTLE = 0.03  # seconds: idle threads of NumPy's and PyTorch's products look for work for about as long
 RTOL = 2e-5  # float32 against float64, of the largest number
 
 
@@ -183,14 +185,17 @@ def torch_floor(given: Problem, gradients: bool) -> Step:
     return floor
 
 
-FAMILIES: dict[str, Callable[[Problem, bool], dict[str, Step]]] = {"torch": torch_variants}
-FLOORS: dict[str, Callable[[Problem, bool], Step]] = {FLOOR: torch_floor}
+FAMILIES: dict[str, Callable[[Problem, bool], dict[str, Step]]] = {
+    "torch": torch_variants,
+    "numpy": numpy_variants,
+}
+FLOORS: dict[str, Callable[[Problem, bool], Step]] = {FLOOR: torch_floor, "floor: NumPy's products": numpy_floor}
 
 
 # --- measuring ---------------------------------------------------------------------------------------------------
 
 
-def time_all(sizes: dict, shortest: float) -> list[dict]:
+def time_all(sizes: dict, shortest: float, settle: float) -> list[dict]:
     rows = []
     for gradients in (False, True):
         for size, (*shape, rounds) in sizes.items():
@@ -203,7 +208,7 @@ def time_all(sizes: dict, shortest: float) -> list[dict]:
                 for name, step in variants.items():
                     refuse_if_wrong(name, step(), expected, RTOL)
                 variants |= {name: floor(given, gradients) for name, floor in FLOORS.items()}
-                seconds = race(variants, rounds, shortest=shortest)
+                seconds = race(variants, rounds, shortest=shortest, settle=settle)
                 rows.append(
                     {
                         "size": size,
@@ -233,8 +238,9 @@ def measure_memory(lengths: dict[int, bool]) -> list[dict]:
     """The MiB that one forward pass needs beside inputs and weights (b = 1, d_model 512, 8 heads)."""
     rows = []
     for n, all_scores_fit in lengths.items():
-        for name, step in torch_variants(problem(1, n, 512, 8, False), False).items():
-            if all_scores_fit or ("naive" not in name and "nn." not in name):
+        given = problem(1, n, 512, 8, False)
+        for name, step in (torch_variants(given, False) | numpy_variants(given, False)).items():
+            if all_scores_fit or (not {"ours, naive", "NumPy, plain"} & {name} and "nn." not in name):
                 rows.append({"n": n, "variant": name, "MiB": peak_memory(step)})
                 print(f"  n = {n:6} {name:34} {rows[-1]['MiB']} MiB", flush=True)
     return rows
@@ -246,7 +252,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    rows = time_all(QUICK if arguments.quick else SIZES, shortest=0.0 if arguments.quick else 0.05)
+    patience = {"shortest": 0.0, "settle": 0.0} if arguments.quick else {"shortest": 0.01, "settle": SETTLE}
+    rows = time_all(QUICK if arguments.quick else SIZES, **patience)
     print("\nmemory")
     memory = measure_memory({512: True} if arguments.quick else LENGTHS)
     if not arguments.quick:

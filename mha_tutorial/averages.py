@@ -11,7 +11,8 @@ from .reference import row
 Exponential = Callable[..., Array]
 
 SUMS = 2.0**-60, 2.0**60  # A query's exponentials stand as they are if their sum lies between these,
-RESULTS = 2.0**-100, 2.0**100  # and the largest number of a tile, before it is divided by it, between these.
+RESULTS = 2.0**-100, 2.0**100  # and the largest number of a tile, before it is divided by it, between these,
+LOST = 2.0**-80  # and no value is so much larger than a query's result that a vanished weight of it would count.
 
 
 def fast_exponential() -> Exponential:
@@ -34,8 +35,10 @@ def average(
     """Average the values by the exponentials of scores as they are; return their sums, or None.
 
     Softmax takes the largest score off first, which costs two passes over the scores and protects from
-    overflow. Where the sums of the exponentials and the results are of a moderate size, there was none;
-    where they are not, the averages cannot be trusted, and the answer is None.
+    overflow. Where the sums of the exponentials and the results are of a moderate size, there was none.
+    What vanished instead, an exponential below the smallest number, is too small to count, unless it
+    belongs to a value larger than the results by many orders. Where any of this is not so, the averages
+    cannot be trusted, and the answer is None.
     """
     sums = np.zeros((*q.shape[:-1], 1), q.dtype)
     for keys, seen in pieces:
@@ -51,6 +54,9 @@ def average(
     if not (SUMS[0] < sums.min() and sums.max() < SUMS[1]):
         return None
     if not RESULTS[0] < max(out.max(), -out.min()) < RESULTS[1]:
+        return None
+    largest = np.maximum(out.max(axis=-1), -out.min(axis=-1)).min()  # of the query that has the smallest
+    if not LOST * max(v.max(), -v.min()) <= largest:
         return None
     out /= sums  # the few results, not the many weights
     return sums

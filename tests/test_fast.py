@@ -821,3 +821,19 @@ print(os.waitpid(child, 0)[1])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "0\n"
+
+
+@pytest.mark.parametrize(
+    ("scores", "power"), [((-58, -152), 100), ((-40, -152), 110), ((-20, -152), 127), ((-58, -130), 60)]
+)
+def test_a_weight_that_vanishes_may_belong_to_a_value_that_counts(scores, power):
+    """Two keys; the exponential of the second is below the smallest float32, and its value is large."""
+    arrays = {name: np.zeros((1, 3, 1), np.float32) for name in ("W_q", "W_k", "W_v")}
+    for feature, matrix in enumerate(arrays.values()):
+        matrix[0, feature] = 1
+    weights = RowWeights(**arrays, W_o=arrays["W_v"].mT)
+    x = np.array(
+        [[1, score * math.log(2), value] for score, value in zip(scores, (1, 2.0**power), strict=True)], np.float32
+    )
+    expected = (1 + 2.0 ** (scores[1] - scores[0] + power)) / (1 + 2.0 ** (scores[1] - scores[0]))
+    np.testing.assert_allclose(FastMultiHeadAttention(weights)(x)[0, 2], expected, rtol=1e-4)
