@@ -347,7 +347,7 @@ def attend(Q: Array, K: Array, V: Array, score: Score, visible, has_heads: bool)
         convention.check_scores(scores, Q, K)
         scores = _hide(scores, convention.visible(visible, scores.shape, has_heads))
         A = _softmax(scores)
-        return scores, A, _weigh(V, A, ~np.isneginf(scores))
+        return scores, A, A @ V if np.isfinite(V).all() else _weigh(V, A, ~np.isneginf(scores))
 
 
 def _weigh(V: Array, A: Array, visible: Array | None) -> Array:
@@ -364,12 +364,14 @@ def _hide(scores: Array, visible: Array | None) -> Array:
 
 def _softmax(scores: Array) -> Array:
     dtype = scores.dtype
-    scores = scores.astype(np.promote_types(dtype, np.float32))  # 16 bits are too few for the sum
+    scores = scores.astype(np.promote_types(dtype, np.float32), copy=False)  # 16 bits are too few for the sum
     largest = scores.max(axis=KEYS, keepdims=True, initial=-np.inf)
     with np.errstate(over="ignore"):  # a difference of more than the largest number: its exponential is 0
-        exponentials = np.exp(scores - np.where(np.isneginf(largest), 0, largest))
+        shifted = scores - np.where(np.isneginf(largest), 0, largest)
+    exponentials = np.exp(shifted, out=shifted)  # in place: one more array of this size costs more than exp
     total = exponentials.sum(axis=KEYS, keepdims=True)
-    return (exponentials / np.where(total == 0, 1, total)).astype(dtype)
+    exponentials /= np.where(total == 0, 1, total)
+    return exponentials.astype(dtype, copy=False)
 
 
 def _add_bias(tokens: Array, b: Array | None) -> Array:
