@@ -14,12 +14,11 @@ the tokens], as arrays. A floor, in FLOORS, returns one such function, and nobod
 import argparse
 import statistics
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from harness import Step, peak_memory, race, refuse_if_wrong, relative, save
-from numpy_variants import numpy_floor, numpy_variants
+from numpy_variants import Problem, numpy_floor, numpy_variants
 from torch import Tensor, nn
 from torch.nn.functional import linear, scaled_dot_product_attention
 
@@ -39,20 +38,6 @@ LENGTHS = {4096: True, 16384: False}  # for the memory; whether the scores of al
 UNIT, FLOOR = "packed, by hand", "floor: matrix products"
 SETTLE = 0.03  # seconds: idle threads of NumPy's and PyTorch's products look for work for about as long
 RTOL = 2e-5  # float32 against float64, of the largest number
-
-
-class Problem(NamedTuple):
-    """What every variant computes."""
-
-    x: np.ndarray
-    output_gradient: np.ndarray
-    weights: RowWeights
-    causal: bool
-
-    @property
-    def sizes(self) -> tuple[int, int, int, int]:
-        """b, n, d_model, h."""
-        return (*self.x.shape, self.weights.h)
 
 
 def problem(b: int, n: int, d_model: int, h: int, causal: bool) -> Problem:

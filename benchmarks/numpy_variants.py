@@ -4,7 +4,7 @@ There they are a family and a floor: FAMILIES["numpy"] = numpy_variants, FLOORS[
 """
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,13 +14,18 @@ from mha_tutorial.gradients import backward
 Step = Callable[[], list[np.ndarray]]  # the output, and the gradient of the tokens if it is asked for
 
 
-class Problem(Protocol):
+class Problem(NamedTuple):
     """What every variant computes: tokens (b, n, d_model) attend to themselves."""
 
     x: np.ndarray
     output_gradient: np.ndarray
     weights: RowWeights
     causal: bool
+
+    @property
+    def sizes(self) -> tuple[int, int, int, int]:
+        """b, n, d_model, h."""
+        return (*self.x.shape, self.weights.h)
 
 
 def numpy_variants(given: Problem, gradients: bool) -> dict[str, Step]:
