@@ -286,3 +286,11 @@ def test_minus_infinity_in_a_bias_hides(convention, qkv):
     assert np.isfinite(hidden).all()
     biased = ref.biased(ref.scaled_dot_product, lay(bias))
     assert np.array_equal(ref.attention(*lay(Q, K, V), score=biased), hidden)
+
+
+@in_both_conventions
+def test_values_that_are_finite_are_weighed_by_a_product(convention, rng):
+    V, A, visible = rng.normal(size=(D_V, M)), rng.random(size=(M, N)), rng.random((M, N)) < 0.5
+    for seen in (None, visible):
+        laid = None if seen is None else convention.lay(seen)
+        assert_close(convention.lay(convention.ref.weigh(*convention.lay(V, A), laid)), V @ A)

@@ -279,6 +279,15 @@ def test_a_full_disk_leaves_nothing_behind(interrupt, bert, capsys):
     assert_refused(f"{CONVERT} --heads 3 --force", "out.safetensors could not be written: Error while", capsys)
 
 
+@pytest.fixture
+def interruptible():
+    """Ctrl-C as in a terminal, also where the tests themselves run in the background, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interruption_leaves_nothing_behind(interrupt, bert, capsys):
     interrupt(lambda: signal.raise_signal(signal.SIGINT))
     before = listing()
