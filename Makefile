@@ -47,7 +47,7 @@ serve: book
 	$(BIN)/python -m http.server $(PORT) --bind 127.0.0.1 --directory $(SITE)
 
 test: $(BIN)/.installed
-	$(BIN)/python -m pytest --cov-fail-under=100
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist loadfile --cov-fail-under=100
 
 $(BIN)/.frameworks: $(BIN)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e ".[frameworks]"
