@@ -548,20 +548,6 @@ def test_without_data_on_the_meta_device(kernel):
     assert layer(some_tokens(2, 5)).isfinite().all()
 
 
-def test_distributed_data_parallel(tmp_path):
-    store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
-    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
-    try:
-        layer, x = small(), some_tokens(2, 5)
-        parallel = nn.parallel.DistributedDataParallel(copy.deepcopy(layer))
-        for model in (layer, parallel):
-            model(x, visible=Causal()).square().sum().backward()
-        for mine, alone in zip(parallel.module.parameters(), layer.parameters(), strict=True):
-            assert torch.equal(mine.grad, alone.grad)
-    finally:
-        torch.distributed.destroy_process_group()
-
-
 def test_training_lowers_the_loss():
     layer, x = small(dropout=0.1), some_tokens(2, 5)
     optimizer = torch.optim.Adam(layer.parameters(), lr=0.01)

@@ -29,12 +29,14 @@ def load() -> list[dict]:
 
 
 def tests_of(name: str) -> list[str]:
-    """The tests bound to an equation's label, or the test of a known fault with this name."""
-    if name.startswith("test_torch_"):
-        return [f"tests/test_torch_cases.py::{name}"]
-    if name.startswith("test_"):
-        return [f"tests/test_cases.py::{name}"]
-    return [f"{test.file}::{test.name}" for test in equations.tests()[name]]
+    """The tests bound to an equation's label, or the test with this name, of two the one among the cases."""
+    if not name.startswith("test_"):
+        return [f"{test.file}::{test.name}" for test in equations.tests()[name]]
+    files = [file for file in sorted(ROOT.glob("tests/test_*.py")) if f"def {name}(" in file.read_text("utf-8")]
+    files = [file for file in files if "_cases" in file.name] or files
+    if len(files) != 1:
+        raise ValueError(f"{name} must be the name of one test, found it in {[file.name for file in files]}")
+    return [f"{files[0].relative_to(ROOT).as_posix()}::{name}"]
 
 
 def main() -> None:
