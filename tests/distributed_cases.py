@@ -25,6 +25,6 @@ def data_parallel(folder: str) -> None:
             assert alone.grad is not None
             torch.testing.assert_close(mine.grad, alone.grad, rtol=0, atol=0)
         del model, parallel, mine
-        gc.collect()  # a module that outlives its group waits, under the interpreter's lock, for a thread that wants it
+        gc.collect()  # outliving its group, the module would join a thread that waits for the interpreter
     finally:
         torch.distributed.destroy_process_group()

@@ -21,7 +21,7 @@ from tests import {module}
 
 
 def run_isolated(module: str, name: str, *arguments: str, seconds: int = SECONDS) -> None:
-    """Call ``tests.module.name(*arguments)`` in a new process, and fail with its output if it fails or does not end.
+    """Call ``tests.module.name(*arguments)`` in a new process, and fail with its output if it fails or hangs.
 
     Shortly before the limit it prints what every one of its threads is doing.
     """
