@@ -6,6 +6,7 @@ no equation is left without a test both stand on this.
 """
 
 import ast
+import functools
 import json
 import re
 from collections import defaultdict
@@ -62,6 +63,7 @@ def equations(root: Path = ROOT) -> list[Equation]:
     ]
 
 
+@functools.cache
 def functions(root: Path = ROOT) -> dict[str, list[str]]:
     """For each label, the functions whose docstrings name it."""
     named, public = defaultdict(list), _public_names(root)
@@ -81,6 +83,7 @@ def _public_names(root: Path) -> set[tuple[str, str]]:
     return {(f"mha_tutorial.{node.module}", alias.name) for node in imports for alias in node.names}
 
 
+@functools.cache
 def tests(root: Path = ROOT) -> dict[str, list[Test]]:
     """For each label, the tests whose ``equation`` markers name it."""
     bound = defaultdict(list)
