@@ -2,7 +2,7 @@
 
 from .fast import FastMultiHeadAttention
 from .layer import MultiHeadAttention
-from .masks import Causal, Mask, Padding, Window
+from .masks import Causal, Documents, Mask, Padding, Prefix, Window
 from .show import show
 from .trace import Trace
 from .weights import ColumnWeights, RowWeights
@@ -10,10 +10,12 @@ from .weights import ColumnWeights, RowWeights
 __all__ = [
     "Causal",
     "ColumnWeights",
+    "Documents",
     "FastMultiHeadAttention",
     "Mask",
     "MultiHeadAttention",
     "Padding",
+    "Prefix",
     "RowWeights",
     "Trace",
     "Window",

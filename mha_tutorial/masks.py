@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from numpy import ndarray as Array
 
 Align = Literal["top-left", "bottom-right"]
+Side = Literal["right", "left"]
 
 
 class Mask:
@@ -170,21 +171,56 @@ class Window(Mask):
         return _band(1 - self.size, self.size - 1, self, queries, keys, n, m)
 
 
+class _Lengths(Mask):
+    """What rules share that keep a number for a single sequence or for every entry of the batch."""
+
+    lengths: Array
+
+    def __post_init__(self):
+        object.__setattr__(self, "lengths", _whole(self, self.lengths))
+
+    def check(self, m: int, batch: tuple[int, ...]) -> None:
+        """Refuse lengths that do not fit the batch, or exceed the number of keys."""
+        _check_batch(self, self.lengths.shape, batch)
+        if (self.lengths > m).any():
+            raise ValueError(
+                f"{type(self).__name__}: lengths must not exceed the {m} keys, got {self.lengths.tolist()}"
+            )
+
+    def rows(self, n: int, m: int, batch: tuple[int, ...] = ()) -> Bool[Array, "*b 1 m"]:
+        return self._sees(np.arange(m), m, batch)
+
+    def tile(
+        self, queries: slice, keys: slice, n: int, m: int, batch: tuple[int, ...] = ()
+    ) -> Bool[Array, "*b 1 q"]:
+        return self._sees(np.arange(*keys.indices(m)), m, batch)
+
+    def _sees(self, keys: Int[Array, " q"], m: int, batch: tuple[int, ...]) -> Bool[Array, "*b 1 q"]:
+        self.check(m, batch)
+        return keys < self.lengths[..., None, None]
+
+
 @dataclass(frozen=True, eq=False)
-class Padding(Mask):
-    """A query sees the first keys of its own sequence, and none of the padding behind them.
+class Padding(_Lengths):
+    """A query sees the real keys of its own sequence, and none of the padding behind or before them.
+
+    Only keys are hidden: a query in the padding still gets a result, which nobody should read. With
+    padding on the left and a causal mask it sees no key at all.
 
     Parameters
     ----------
     lengths
         How many keys of each sequence are real: one integer for a single sequence, or an integer
         for every entry of the batch.
+    side
+        Where the padding stands. ``"right"``: the real keys are the first ones. ``"left"``: they are
+        the last ones, as where a batch of prompts is continued.
 
     Raises
     ------
     TypeError, ValueError
         If the lengths are not integers, are negative, exceed the number of keys, or do not fit the
-        batch.
+        batch; if the side is neither.
 
     Examples
     --------
@@ -192,33 +228,134 @@ class Padding(Mask):
     array([[[1, 1, 1]],
     <BLANKLINE>
            [[1, 0, 0]]])
+    >>> Padding(2, side="left").rows(3, 3).astype(int)
+    array([[0, 1, 1]])
+    >>> (Padding(2, side="left") & Causal()).rows(3, 3).astype(int)
+    array([[0, 0, 0],
+           [0, 1, 0],
+           [0, 1, 1]])
+    """
+
+    lengths: Array
+    side: Side = "right"
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.side not in ("right", "left"):
+            raise ValueError(f"Padding: side must be 'right' or 'left', got {self.side!r}")
+
+    def _sees(self, keys: Int[Array, " q"], m: int, batch: tuple[int, ...]) -> Bool[Array, "*b 1 q"]:
+        from_the_side = keys if self.side == "right" else m - 1 - keys
+        return super()._sees(from_the_side, m, batch)
+
+
+@dataclass(frozen=True, eq=False)
+class Prefix(_Lengths):
+    """Every query sees the first keys: a prompt, or an input that is read as a whole.
+
+    ``Causal() | Prefix(k)`` is the mask of a prefix language model: the first `k` tokens see each
+    other in both directions, those after them what came before.
+
+    Parameters
+    ----------
+    lengths
+        How many keys the prefix has: one integer for all sequences, or an integer for every entry of
+        the batch.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As for `Padding`.
+
+    Examples
+    --------
+    >>> (Causal() | Prefix(2)).rows(4, 4).astype(int)
+    array([[1, 1, 0, 0],
+           [1, 1, 0, 0],
+           [1, 1, 1, 0],
+           [1, 1, 1, 1]])
     """
 
     lengths: Array
 
+
+@dataclass(frozen=True, eq=False)
+class Documents(Mask):
+    """A query sees the keys of its own document, where several texts are packed into one row of tokens.
+
+    What is left over behind the last document belongs to none: it sees nothing, and nothing sees it.
+    ``Documents(lengths) & Causal()`` is the mask of a language model that is trained on packed texts.
+
+    Parameters
+    ----------
+    lengths
+        How many tokens each document has, in order. One list, which is for all sequences, or a list for
+        every entry of the batch: a ragged list of lists, or an integer array whose last axis counts
+        documents and is filled up with zeros. A document of length zero is no document.
+    align
+        As for `Causal`: where the queries stand when there are not as many of them as keys. The
+        documents are those of the keys; a query that stands beside no key belongs to no document.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the lengths are not integers, are negative, exceed the number of keys together, or do not
+        fit the batch. When the array is made, if there are not as many queries as keys and `align` was
+        not given.
+
+    Examples
+    --------
+    >>> Documents([2, 1]).rows(4, 4).astype(int)
+    array([[1, 1, 0, 0],
+           [1, 1, 0, 0],
+           [0, 0, 1, 0],
+           [0, 0, 0, 0]])
+    >>> Documents([2, 3], align="bottom-right").rows(1, 5).astype(int)
+    array([[0, 0, 1, 1, 1]])
+    >>> Documents([[1, 1], [2]]).rows(2, 2, batch=(2,)).astype(int)
+    array([[[1, 0],
+            [0, 1]],
+    <BLANKLINE>
+           [[1, 1],
+            [1, 1]]])
+    """
+
+    lengths: Array
+    align: Align | None = None
+
     def __post_init__(self):
-        lengths = np.array(self.lengths)
-        if not lengths.size:
-            lengths = lengths.astype(int)
-        if not np.issubdtype(lengths.dtype, np.integer):
-            raise TypeError(f"Padding: lengths must be integers, got {lengths.dtype}")
-        if (lengths < 0).any():
-            raise ValueError(f"Padding: lengths must not be negative, got {lengths.tolist()}")
-        lengths.flags.writeable = False
+        lengths = _whole(self, _filled(self.lengths))
+        if not lengths.ndim:
+            raise ValueError(f"Documents: lengths must be a list of lengths, got {lengths}; of one, [{lengths}]")
         object.__setattr__(self, "lengths", lengths)
+        _check_align(self)
 
     def check(self, m: int, batch: tuple[int, ...]) -> None:
-        """Refuse lengths that do not fit the batch, or exceed the number of keys."""
-        if self.lengths.ndim and self.lengths.shape != tuple(batch):
+        """Refuse lengths that do not fit the batch, or together exceed the number of keys."""
+        _check_batch(self, self.lengths.shape[:-1], batch, ", the documents in the last axis,")
+        if (np.minimum(self.lengths, m + 1).sum(axis=-1) > m).any():
             raise ValueError(
-                f"Padding: lengths of shape {self.lengths.shape} do not fit the batch axes {tuple(batch)}"
+                f"Documents: lengths must not exceed the {m} keys together, got {self.lengths.tolist()}"
             )
-        if (self.lengths > m).any():
-            raise ValueError(f"Padding: lengths must not exceed the {m} keys, got {self.lengths.tolist()}")
 
-    def rows(self, n: int, m: int, batch: tuple[int, ...] = ()) -> Bool[Array, "*b 1 m"]:
+    def numbers(self, positions: Int[Array, " p"]) -> Int[Array, "*b p"]:
+        """Say which document the keys at these positions belong to, counted from zero; -1 where to none."""
+        *batch, count = self.lengths.shape
+        numbers = np.empty((*batch, len(positions)), dtype=int)
+        for entry in np.ndindex(*batch):
+            numbers[entry] = np.searchsorted(np.cumsum(self.lengths[entry]), positions, side="right")
+        return np.where((positions < 0) | (numbers == count), -1, numbers)
+
+    def rows(self, n: int, m: int, batch: tuple[int, ...] = ()) -> Bool[Array, "*b n m"]:
+        return self.tile(slice(None), slice(None), n, m, batch)
+
+    def tile(
+        self, queries: slice, keys: slice, n: int, m: int, batch: tuple[int, ...] = ()
+    ) -> Bool[Array, "*b p q"]:
         self.check(m, batch)
-        return np.arange(m) < self.lengths[..., None, None]
+        of_queries = self.numbers(offset(self, n, m) + np.arange(*queries.indices(n)))[..., :, None]
+        of_keys = self.numbers(np.arange(*keys.indices(m)))[..., None, :]
+        return (of_queries == of_keys) & (of_queries >= 0)
 
 
 @dataclass(frozen=True)
@@ -378,7 +515,7 @@ def _band(low: int, high: int, mask: Causal | Window, queries: slice, keys: slic
     return (low <= distance) & (distance <= high)
 
 
-def offset(mask: Causal | Window, n: int, m: int) -> int:
+def offset(mask: Causal | Window | Documents, n: int, m: int) -> int:
     """How many positions the first query stands behind the first key.
 
     Raises
@@ -394,9 +531,45 @@ def offset(mask: Causal | Window, n: int, m: int) -> int:
     return m - n if mask.align == "bottom-right" else 0
 
 
-def _check_align(mask: Causal | Window) -> None:
+def _check_align(mask: Causal | Window | Documents) -> None:
     if mask.align not in (None, "top-left", "bottom-right"):
         raise ValueError(f"{type(mask).__name__}: align must be 'top-left' or 'bottom-right', got {mask.align!r}")
+
+
+def _whole(mask: Mask, lengths) -> Array:
+    """A copy of the lengths that nobody can change; refuse what is not whole, and what is negative."""
+    kind = type(mask).__name__
+    try:
+        lengths = np.array(lengths)
+    except ValueError as error:
+        raise ValueError(f"{kind}: lengths must be an array of integers, got {lengths!r}: {error}") from None
+    if lengths.size and not np.issubdtype(lengths.dtype, np.integer):
+        raise TypeError(f"{kind}: lengths must be integers, got {lengths.dtype}")
+    if (lengths < 0).any():
+        raise ValueError(f"{kind}: lengths must not be negative, got {lengths.tolist()}")
+    signed = lengths.astype(np.int64)  # differences of unsigned numbers would wrap around
+    lengths = np.where(signed < 0, np.iinfo(np.int64).max, signed)
+    lengths.flags.writeable = False
+    return lengths
+
+
+def _filled(lengths):
+    """A list for each sequence filled up with zeros to the longest; anything else as it is."""
+    if not isinstance(lengths, list | tuple) or not all(map(np.iterable, lengths)):
+        return lengths
+    longest = max(map(len, lengths), default=0)
+    return [[*inner, *[0] * (longest - len(inner))] for inner in lengths]
+
+
+def _check_batch(
+    mask: _Lengths | Documents, axes: tuple[int, ...], batch: tuple[int, ...], where: str = ""
+) -> None:
+    """Refuse one number for every entry of another batch; none for a single one is for all."""
+    if axes and axes != tuple(batch):
+        raise ValueError(
+            f"{type(mask).__name__}: lengths of shape {mask.lengths.shape}{where} do not fit the batch axes "
+            f"{tuple(batch)}"
+        )
 
 
 def _require_mask(other) -> None:

@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from mha_tutorial import Causal, Padding, Window, masks
+from mha_tutorial import Causal, Documents, Padding, Prefix, Window, masks
 from tests.helpers import M, N
 
 ALIGNMENTS = {"top-left": 0, "bottom-right": M - N}
@@ -51,6 +53,81 @@ def test_padding_sees_the_first_keys(batch):
     for entry in np.ndindex(batch):
         assert visible[entry].sum() == lengths[entry]
         assert visible[entry][0, : lengths[entry]].all()
+
+
+@pytest.mark.parametrize("batch", [(3,), (3, 1), ()])
+@pytest.mark.parametrize("make", [Padding, Prefix, lambda lengths: Padding(lengths, side="right")])
+def test_padding_on_the_right_and_a_prefix_are_the_first_keys(make, batch):
+    lengths = np.array([0, 4, M]).reshape(batch) if batch else np.array(4)
+    visible = make(lengths).rows(N, M, batch)
+    for entry in np.ndindex(batch):
+        assert np.array_equal(visible[entry][0], np.arange(M) < lengths[entry])
+
+
+@pytest.mark.parametrize("batch", [(3,), (3, 1), ()])
+def test_padding_on_the_left_leaves_the_last_keys(batch):
+    lengths = np.array([0, 4, M]).reshape(batch) if batch else np.array(4)
+    visible = Padding(lengths, side="left").rows(N, M, batch)
+    assert visible.shape == (*batch, 1, M)
+    for entry in np.ndindex(batch):
+        assert np.array_equal(visible[entry][0], [j >= M - lengths[entry] for j in range(M)])
+
+
+def test_lengths_may_be_of_any_type_of_integers():
+    """An unsigned difference would wrap around, and an eight-bit one overflow."""
+    for dtype in (np.uint8, np.int8, np.uint64):
+        lengths = np.array([2, 3], dtype)
+        for make in (Prefix, lambda lengths: Padding(lengths, side="left")):
+            assert make(lengths).rows(1, 300, (2,)).sum(axis=-1).tolist() == [[2], [3]]
+        assert Documents(lengths).rows(300, 300).sum() == 4 + 9
+    with pytest.raises(ValueError, match="must not exceed"):
+        Padding(np.array([2**64 - 1], np.uint64)).rows(1, 3, (1,))
+
+
+def test_a_prefix_or_what_came_before():
+    visible = (Causal() | Prefix([0, 2, N])).rows(N, N, (3,))
+    for entry, k in enumerate([0, 2, N]):
+        assert np.array_equal(visible[entry], matrix(lambda i, j, k=k: j <= i or j < k, N, N))
+
+
+DOCUMENTS = [2, 0, 1, 3]  # of the seven keys one belongs to none
+NUMBERS = [0, 0, 2, 3, 3, 3, None]
+
+
+def together(i, j):
+    return 0 <= i < M and NUMBERS[i] is not None and NUMBERS[i] == NUMBERS[j]
+
+
+def test_a_document_sees_itself_and_what_is_left_over_is_seen_by_nobody():
+    assert np.array_equal(Documents(DOCUMENTS).rows(M, M), matrix(together, M, M))
+    assert Documents(DOCUMENTS).numbers(np.arange(-1, M + 1)).tolist() == [-1, 0, 0, 2, 3, 3, 3, -1, -1]
+    assert not Documents([]).rows(3, 3).any()
+    assert not Documents([0, 0]).rows(3, 3).any()
+
+
+@pytest.mark.parametrize("n", [1, N, M + 2])
+@pytest.mark.parametrize("align", ALIGNMENTS)
+def test_queries_stand_beside_the_keys_of_their_document(align, n):
+    shift = M - n if align == "bottom-right" else 0
+    expected = matrix(lambda i, j: together(i + shift, j), n, M)
+    assert np.array_equal(Documents(DOCUMENTS, align).rows(n, M), expected)
+
+
+@pytest.mark.parametrize(
+    "lengths", [[[2, 1], [4], []], [(2, 1), np.array([4]), []], np.array([[2, 1], [4, 0], [0, 0]])]
+)
+def test_every_entry_of_the_batch_may_have_its_own_documents(lengths):
+    visible = Documents(lengths).rows(4, 4, (3,))
+    assert visible.shape == (3, 4, 4)
+    for entry, alone in enumerate([[2, 1], [4], []]):
+        assert np.array_equal(visible[entry], Documents(alone).rows(4, 4))
+
+
+def test_documents_of_a_batch_of_any_shape():
+    lengths = np.array([[[2, 1], [4, 0], [0, 0]]])
+    assert np.array_equal(Documents(lengths).rows(4, 4, (1, 3))[0], Documents(lengths[0]).rows(4, 4, (3,)))
+    assert Documents(np.zeros((0, 2), int)).rows(4, 4, (0,)).shape == (0, 4, 4)
+    assert not Documents([[]]).rows(4, 4, (1,)).any()
 
 
 def test_masks_combine_entry_by_entry():
@@ -112,6 +189,42 @@ def test_padding_keeps_its_own_copy_of_the_lengths():
         (lambda: Padding([M + 1]).rows(N, M, (1,)), ValueError, rf"must not exceed the {M} keys, got \[{M + 1}\]"),
         (lambda: Padding([1, 2]).rows(N, M, (3,)), ValueError, r"shape \(2,\) do not fit the batch axes \(3,\)"),
         (lambda: Padding([1, 2]).rows(N, M), ValueError, r"shape \(2,\) do not fit the batch axes \(\)"),
+        (lambda: Padding(3, "top"), ValueError, "Padding: side must be 'right' or 'left', got 'top'"),
+        (lambda: Prefix(2.0), TypeError, "Prefix: lengths must be integers, got float64"),
+        (lambda: Prefix(True), TypeError, "Prefix: lengths must be integers, got bool"),
+        (lambda: Prefix(-1), ValueError, "Prefix: lengths must not be negative, got -1"),
+        (
+            lambda: Prefix(M + 1).rows(N, M),
+            ValueError,
+            f"Prefix: lengths must not exceed the {M} keys, got {M + 1}",
+        ),
+        (lambda: Prefix([1, 2]).rows(N, M, (3,)), ValueError, r"Prefix: lengths of shape \(2,\) do not fit the b"),
+        (
+            lambda: Padding([[1, 2], [3]]),
+            ValueError,
+            r"Padding: lengths must be an array of integers, got \[\[1, 2",
+        ),
+        (lambda: Documents(3), ValueError, r"Documents: lengths must be a list of lengths, got 3; of one, \[3\]"),
+        (lambda: Documents([1.0]), TypeError, "Documents: lengths must be integers, got float64"),
+        (
+            lambda: Documents([[1], 2]),
+            ValueError,
+            r"Documents: lengths must be an array of integers, got \[\[1\], 2",
+        ),
+        (lambda: Documents([[1], [-2, 3]]), ValueError, r"must not be negative, got \[\[1, 0\], \[-2, 3\]\]"),
+        (lambda: Documents([2, 3], "left"), ValueError, "Documents: align must be .* got 'left'"),
+        (
+            lambda: Documents([M, 1]).rows(M, M),
+            ValueError,
+            rf"Documents: lengths must not exceed the {M} keys together, got \[{M}, 1\]",
+        ),
+        (lambda: Documents([2**62, 2**62]).rows(M, M), ValueError, "Documents: lengths must not exceed"),
+        (
+            lambda: Documents([[1, 2], [3]]).rows(M, M, (3,)),
+            ValueError,
+            r"lengths of shape \(2, 2\), the documents in the last axis, do not fit the batch axes \(3,\)",
+        ),
+        (lambda: Documents([2]).rows(N, M), ValueError, f"Documents: with {N} queries and {M} keys the alignment"),
         (lambda: Causal() & np.ones((2, 2), dtype=bool), TypeError, "combines with structured masks, got ndarray"),
         (lambda: np.ones((2, 2), dtype=bool) | Causal(), TypeError, "make an array of it first"),
         (
@@ -217,6 +330,9 @@ class EveryOther(masks.Mask):
         lambda align: Window(2, align) & Causal(align),
         lambda align: Window(1, align) | ~Causal(align) & Padding([M, 4]),
         lambda align: Padding([M - 1, 1]),
+        lambda align: Padding([M - 1, 1], side="left") | Prefix([0, 2]),
+        lambda align: Documents([[1, 2], [4]], align) & Causal(align),
+        lambda align: Documents(DOCUMENTS, align) | Prefix(1),
         lambda align: EveryOther(),
     ],
 )
@@ -237,3 +353,48 @@ def test_a_tile_of_which_all_is_visible_or_hidden_is_one_answer():
     assert Window(5).tile(*past, 7, 7).shape == (3, 2)
     assert Window(2).tile(*past, 7, 7).tolist() == Window(2).tile(*future, 7, 7).tolist() == [[False]]
     assert Window(7).tile(*past, 7, 7).tolist() == Window(7).tile(*future, 7, 7).tolist() == [[True]]
+
+
+@st.composite
+def combined(draw, b, n, m):
+    """A structured mask of one to five rules."""
+    align = draw(st.sampled_from(["top-left", "bottom-right"]))
+    lengths = st.one_of(st.integers(0, m), st.lists(st.integers(0, m), min_size=b, max_size=b))
+    documents = st.lists(st.integers(0, m), max_size=4).map(lambda some: some if sum(some) <= m else [])
+    simple = st.one_of(
+        st.just(Causal(align)),
+        st.integers(1, m + 1).map(lambda size: Window(size, align)),
+        st.tuples(lengths, st.sampled_from(["left", "right"])).map(lambda both: Padding(*both)),
+        lengths.map(Prefix),
+        documents.map(lambda some: Documents(some, align)),
+        st.lists(documents, min_size=b, max_size=b).map(lambda some: Documents(some, align)),
+    )
+    rules = st.recursive(
+        simple,
+        lambda inner: st.one_of(
+            inner.map(lambda rule: ~rule),
+            st.tuples(inner, inner).map(lambda pair: pair[0] & pair[1]),
+            st.tuples(inner, inner).map(lambda pair: pair[0] | pair[1]),
+        ),
+        max_leaves=5,
+    )
+    return draw(rules)
+
+
+@given(data=st.data(), b=st.integers(1, 3), n=st.integers(1, 6), m=st.integers(1, 6))
+@settings(deadline=None)
+def test_rules_of_any_kind_keep_the_laws(data, b, n, m):
+    first, second = data.draw(combined(b, n, m)), data.draw(combined(b, n, m))
+
+    def every(mask):
+        return np.broadcast_to(mask.rows(n, m, (b,)), (b, n, m))
+
+    assert np.array_equal(every(~(first & second)), every(~first | ~second))
+    assert np.array_equal(every(~(first | second)), every(~first & ~second))
+    assert np.array_equal(every(~~first), every(first))
+    assert np.array_equal(np.broadcast_to(first.columns(n, m, (b,)), (b, m, n)), every(first).mT)
+    queries, keys = (slice(*sorted(data.draw(st.tuples(st.integers(0, k), st.integers(0, k))))) for k in (n, m))
+    part = every(first)[:, queries, keys]
+    if part.size:
+        tile = first.tile(queries, keys, n, m, (b,))
+        assert np.array_equal(np.broadcast_to(tile, part.shape), part)
