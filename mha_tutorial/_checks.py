@@ -196,6 +196,81 @@ class Convention(NamedTuple):
                 )
             self.check_type(f"U_{name.lower()}", U, name, vectors)
 
+    def positions(self, positions, Q: Array, K: Array):
+        """The place of every token, as `prepare` reads it: one array where keys are the queries, else a pair.
+
+        An array may have fewer axes than the tokens, as ``(n,)`` for all sequences of a batch. Left out,
+        tokens stand where they lie: 0, 1, 2 and so on.
+        """
+        lengths = {"queries": Q.shape[self.tokens], "keys": K.shape[self.tokens]}
+        one = _same(Q, K)
+        if positions is None:
+            places = tuple(np.arange(length) for length in lengths.values())
+            return places[0] if one else places
+        if one and not isinstance(positions, tuple):
+            self._check_positions("positions", positions, "n", Q.shape[:-2], lengths["queries"])
+            return positions
+        if not isinstance(positions, tuple) or len(positions) != 2:
+            raise ValueError(
+                f"{self} positions must be a pair where the keys are not the queries, "
+                f"(of the queries, of the keys), got {_kind(positions)}"
+            )
+        for place, (name, length), letter in zip(positions, lengths.items(), "nm", strict=True):
+            self._check_positions(f"positions of the {name}", place, letter, Q.shape[:-2], length)
+        return positions
+
+    def _check_positions(self, name: str, positions, letter: str, batch: tuple[int, ...], length: int) -> None:
+        """Refuse what is not one integer for each token."""
+        kind = getattr(positions, "dtype", type(positions).__name__)
+        if not isinstance(positions, np.ndarray) or not np.issubdtype(kind, np.integer):
+            raise TypeError(f"{self} {name} must be a NumPy array of integers, got {kind}")
+        if positions.shape[-1:] != (length,) or not _broadcasts(positions.shape, (*batch, length)):
+            raise ValueError(
+                f"{self} {name} must be ({letter},) or (..., {letter}) with {letter}={length}, "
+                f"one for each of the tokens {(*batch, length)}, got shape {positions.shape}"
+            )
+
+    def prepared(self, prepare, positions, tokens: tuple[Array, Array], projected: tuple[Array, Array]):
+        """What `prepare` makes of projected queries and keys, or these as they are if there is none."""
+        positions = self.positions(positions, *tokens)
+        if prepare is None:
+            return projected
+        with np.errstate(invalid="ignore", over="ignore"):  # a hidden token may hold anything
+            made = prepare(*projected, positions)
+        self.check_prepared(made, *projected)
+        return made
+
+    def check_prepared(self, made, queries: Array, keys: Array) -> None:
+        """Refuse what a `prepare` function returned if it does not stand for the queries and keys it was given."""
+        if not isinstance(made, tuple) or len(made) != 2:
+            raise TypeError(f"{self} prepare must return a pair, queries and keys, got {_kind(made)}")
+        for name, array, given in zip(("queries", "keys"), made, (queries, keys), strict=True):
+            self.check_array(f"the {name} that prepare returned", array)
+            expected, got = (f"shape {x.shape} and type {x.dtype}" for x in (given, array))
+            if got != expected:
+                error = TypeError if array.shape == given.shape else ValueError
+                raise error(f"{self} prepare must return {name} of {expected}, as it was given, got {got}")
+
+    def check_extra_keys(self, extra_keys, weights) -> None:
+        """Refuse keys and values of a layer's own that do not fit its weights."""
+        if not isinstance(extra_keys, tuple) or len(extra_keys) != 2:
+            raise TypeError(f"{self} extra_keys must be a pair, keys and values, got {_kind(extra_keys)}")
+        for name, array, letter in zip(("keys", "values"), extra_keys, ("d_k", "d_v"), strict=True):
+            self.check_array(f"extra {name}", array)
+            self.check_type(f"extra {name}", array, "weights", weights)
+            width = getattr(weights, letter)
+            expected = (weights.h_kv, *self.axes(width, array.shape[self.tokens]))
+            if array.shape != expected:
+                raise ValueError(
+                    f"{self} extra {name} must be {self.shape(letter, 's', lead='h_kv, ')} "
+                    f"with h_kv={weights.h_kv} and {letter}={width}, got {array.shape}"
+                )
+        if len({array.shape[self.tokens] for array in extra_keys}) > 1:
+            raise ValueError(
+                f"{self} extra keys and values must be as many, "
+                f"got shapes {extra_keys[0].shape} and {extra_keys[1].shape}"
+            )
+
     def check_bias(self, bias) -> None:
         """Refuse a bias that is not a floating array of two axes, and doubt one that looks like a mask."""
         kind = getattr(bias, "dtype", type(bias).__name__)
@@ -282,6 +357,26 @@ def check_positive(name: str, number) -> float:
     if not isinstance(number, int | float | np.integer | np.floating) or not 0 < number < np.inf:
         raise ValueError(f"{name} must be a positive number, got {number!r}")
     return float(number)
+
+
+def check_scale(scale) -> float:
+    """The factor between inner product and score as a Python float: any finite number."""
+    if not isinstance(scale, int | float | np.integer | np.floating) or not np.isfinite(scale):
+        raise ValueError(f"scale must be a finite number, got {scale!r}")
+    return float(scale)
+
+
+def check_prepare(prepare) -> None:
+    """Refuse what cannot be called."""
+    if prepare is not None and not callable(prepare):
+        raise TypeError(
+            f"prepare must be a function (queries, keys, positions) -> (queries, keys), got {type(prepare).__name__}"
+        )
+
+
+def _kind(thing) -> str:
+    """What something is, for a message; of a tuple its length too."""
+    return f"a tuple of {len(thing)}" if isinstance(thing, tuple) else type(thing).__name__
 
 
 def _same(a, b) -> bool:

@@ -42,7 +42,11 @@ def test_same_functions_in_the_same_order_with_the_same_parameters():
     def signatures(lines):
         tree = ast.parse("\n".join(lines))
         return [
-            (node.name, [argument.arg for argument in node.args.args], [ast.unparse(d) for d in node.args.defaults])
+            (
+                node.name,
+                [argument.arg for argument in (*node.args.args, *node.args.kwonlyargs)],
+                [ast.unparse(default) for default in (*node.args.defaults, *node.args.kw_defaults)],
+            )
             for node in tree.body
             if isinstance(node, ast.FunctionDef)
         ]

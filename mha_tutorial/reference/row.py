@@ -5,16 +5,17 @@ from collections.abc import Callable
 
 import numpy as np
 from einops import rearrange
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from numpy import ndarray as Array
 
 from .._checks import ROWS as convention
-from .._checks import check_positive
+from .._checks import check_positive, check_prepare, check_scale
 from ..masks import Mask
 from ..trace import Trace
 from ..weights import RowWeights
 
 Score = Callable[[Array, Array], Array]  # Q (*h, n, d_k), K (*h, m, d_k) -> scores (*h, n, m)
+Prepare = Callable[..., tuple[Array, Array]]  # queries (*b, h, n, d_k), keys (*b, h_kv, m, d_k), positions -> both
 
 KEYS = -1  # a query's scores over the keys are a row of the scores
 
@@ -79,6 +80,27 @@ def scaled_dot_product(Q: Float[Array, "*h n d_k"], K: Float[Array, "*h m d_k"])
     array([[2.]])
     """
     return dot_product(Q, K) / math.sqrt(Q.shape[convention.features])
+
+
+def scaled_by(scale: float) -> Score:
+    """Make a score of the inner product times a number of your own, which may be zero or negative.
+
+    Raises
+    ------
+    ValueError
+        If the scale is not a finite number.
+
+    Examples
+    --------
+    >>> scaled_by(-0.5)(np.array([[4.0]]), np.array([[3.0]]))
+    array([[-6.]])
+    """
+    scale = check_scale(scale)
+
+    def score(Q, K):
+        return dot_product(Q, K) * scale
+
+    return score
 
 
 def additive(U_q: Float[Array, "d_q d"], U_k: Float[Array, "d_k d"], u: Float[Array, " d"]) -> Score:
@@ -228,6 +250,9 @@ def multi_head(
     weights: RowWeights,
     score: Score = scaled_dot_product,
     visible: Bool[Array, "*#b_h #n #m"] | Mask | None = None,
+    *,
+    prepare: Prepare | None = None,
+    positions: Int[Array, "*#b n"] | tuple[Int[Array, "*#b n"], Int[Array, "*#b m"]] | None = None,
 ) -> Trace:
     """Let every head attend in its own projection, and add up what the heads write.
 
@@ -235,6 +260,16 @@ def multi_head(
     and their sum. The `Trace` holds every step. Give one X three times for self-attention, which is
     :eq:`eq-whole-layer-row` when the score is the default. A mask array has an axis for the heads before
     its last two, or none.
+
+    Parameters
+    ----------
+    prepare
+        What happens to projected queries and keys before they are scored, as rotary positions or a
+        normalisation: called with both and the positions, it returns both, in the same shapes. The
+        `Trace` holds what it returned.
+    positions
+        The place of every token in its sequence, integers ``(n,)`` or ``(*b, n)``: 0, 1, 2 and so on
+        if left out. Where the keys are other tokens than the queries, a pair: of the queries, of the keys.
 
     Raises
     ------
@@ -256,8 +291,10 @@ def multi_head(
     ((2, 5, 5), (2, 5, 3), (5, 6))
     """
     convention.check_inputs(Q, K, V, weights)
+    check_prepare(prepare)
     queries = project(weights.W_q, Q, weights.b_q)
     keys = project(weights.W_k, K, weights.b_k)
+    queries, keys = convention.prepared(prepare, positions, (Q, K), (queries, keys))
     values = project(weights.W_v, V, weights.b_v)
     shared_keys, shared_values = (np.repeat(x, weights.group, axis=-3) for x in (keys, values))
     scores, A, heads = attend(queries, shared_keys, shared_values, score, visible, has_heads=True)
