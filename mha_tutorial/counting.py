@@ -3,10 +3,16 @@
 from typing import NamedTuple
 
 import numpy as np
+from numpy import ndarray as Array
 
 from ._checks import convention_of
+from ._runs import runs
 from ._sizes import complete, count
+from .masks import Mask
+from .tiles import cut
 from .weights import ColumnWeights, RowWeights
+
+SIDE = 512  # of the tiles that are made to count a mask of one's own
 
 
 class Costs(NamedTuple):
@@ -77,11 +83,15 @@ def parameters(weights: ColumnWeights | RowWeights) -> int:
     return matrices + sum(size for name, size in sizes.items() if getattr(weights, name) is not None)
 
 
-def multiply_adds(weights: ColumnWeights | RowWeights, n: int, m: int | None = None) -> Costs:
+def multiply_adds(
+    weights: ColumnWeights | RowWeights, n: int, m: int | None = None, visible: Array | Mask | None = None
+) -> Costs:
     """How many multiplications, each with an addition, the matrix products of one forward pass take.
 
-    Computes :eq:`eq-multiply-adds`, part by part, for one sequence. Biases, softmax and the scale are
-    left out: they grow more slowly than the products.
+    Computes :eq:`eq-multiply-adds`, part by part, for one sequence. With a mask, scores and averages are
+    those of the pairs that it leaves: the least that has to be computed, which kernels that skip hidden
+    tiles come near. Biases are left out, one addition for each number of a projection; so are scale and
+    softmax: a few operations for each of the ``h n m`` scores, where the products take ``d_k + d_v``.
 
     Parameters
     ----------
@@ -89,30 +99,95 @@ def multiply_adds(weights: ColumnWeights | RowWeights, n: int, m: int | None = N
         The number of queries.
     m
         The number of keys, `n` if left out.
+    visible
+        Which keys each query may see: a structured mask, or a boolean array in the convention of the
+        weights that broadcasts to the scores of one sequence. All pairs if left out.
 
     Raises
     ------
     TypeError, ValueError
-        If a length is not a whole number, or negative.
+        If a length is not a whole number, or negative; if the mask does not fit.
 
     Examples
     --------
     >>> multiply_adds(unfilled(512, 8), n=1024).total == 4 * 1024 * 512**2 + 2 * 1024**2 * 512
     True
+    >>> from mha_tutorial import Causal
+    >>> [multiply_adds(unfilled(512, 8), 1024, visible=visible).scores for visible in (None, Causal())]
+    [536870912, 268697600]
     """
-    convention_of(weights)
+    convention = convention_of(weights)
     n = count("n", n, least=0)
     m = n if m is None else count("m", m, least=0)
     h, h_kv, d_k, d_v = weights.h, weights.h_kv, weights.d_k, weights.d_v
     d_query, d_key, d_value = weights.widths
+    if isinstance(visible, Mask):
+        pairs = h * visible_pairs(visible, n, m)
+    else:
+        shape = (h, *convention.axes(m, n))
+        seen = convention.visible(visible, shape, heads=True)
+        pairs = h * n * m if seen is None else _entries(seen, shape)
     return Costs(
         queries=n * h * d_k * d_query,
         keys=m * h_kv * d_k * d_key,
         values=m * h_kv * d_v * d_value,
-        scores=h * n * m * d_k,
-        averages=h * n * m * d_v,
+        scores=pairs * d_k,
+        averages=pairs * d_v,
         output=n * h * d_v * weights.d_model,
     )
+
+
+def visible_pairs(mask: Mask, n: int, m: int | None = None, batch: tuple[int, ...] = ()) -> int:
+    """How many pairs of a query and a key a structured mask leaves visible.
+
+    A query sees one unbroken run of keys under each of the masks of this package, so that runs are
+    counted and no array of `n` by `m` is made, however the masks are combined with ``&``, ``|`` and
+    ``~``. Of a mask of your own, and of combinations of very many masks, tiles are made and counted.
+
+    Parameters
+    ----------
+    n
+        The number of queries.
+    m
+        The number of keys, `n` if left out.
+    batch
+        The batch axes, if the mask depends on them; the pairs of all entries are counted together.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If it is no structured mask; if a length is not a whole number, or negative; what making the
+        mask's array raises.
+
+    Examples
+    --------
+    >>> from mha_tutorial import Causal, Padding, Window
+    >>> visible_pairs(Causal(), 10**6)
+    500000500000
+    >>> visible_pairs(Window(4096) & Causal(), 10**6)
+    4087613440
+    >>> visible_pairs(Causal() & Padding([3, 1]), n=3, batch=(2,))
+    9
+    """
+    if not isinstance(mask, Mask):
+        raise TypeError(f"mask must be a structured mask such as Causal(), got {type(mask).__name__}")
+    n = count("n", n, least=0)
+    m = n if m is None else count("m", m, least=0)
+    known = runs(mask, n, m, batch)
+    if known is not None:
+        return sum(run.sign * _entries(run.length, (*batch, n)) for run in known)
+    return sum(
+        _entries(
+            mask.tile(rows, columns, n, m, batch), (*batch, rows.stop - rows.start, columns.stop - columns.start)
+        )
+        for rows in cut(n, SIDE)
+        for columns in cut(m, SIDE)
+    )
+
+
+def _entries(part: Array, shape: tuple[int, ...]) -> int:
+    """The sum of the entries of an array that is broadcast to a shape."""
+    return int(np.broadcast_to(part, shape).sum(dtype=np.int64))
 
 
 def crossover(weights: ColumnWeights | RowWeights) -> float:

@@ -1,10 +1,27 @@
 """Parameters, multiply-adds and bytes: the formulas against what is really there."""
 
+import tracemalloc
+from functools import reduce
+from operator import or_
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from mha_tutorial import ColumnWeights, MultiHeadAttention, counting
+from mha_tutorial import (
+    Causal,
+    ColumnWeights,
+    Documents,
+    MultiHeadAttention,
+    Padding,
+    Prefix,
+    Window,
+    _runs,
+    counting,
+)
 from tests.helpers import D_K, D_MODEL, D_V, M, N
+from tests.test_masks import EveryOther, combined
 
 SIZES = {"d_model": D_MODEL, "h": 6, "h_kv": 2, "d_k": D_K, "d_v": D_V}
 
@@ -136,3 +153,121 @@ def test_sizes_that_make_no_layer_are_refused():
 def test_only_weights_can_be_counted(count, rng):
     with pytest.raises(TypeError, match=r"got MultiHeadAttention\. Did you mean its \.weights\?"):
         count(MultiHeadAttention(ColumnWeights.random(rng, **SIZES)))
+
+
+# --- the pairs that a mask leaves ---------------------------------------------------------------------------------
+
+
+def dense(mask, n, m, batch=()):
+    """The visible pairs, counted one by one."""
+    return int(np.broadcast_to(mask.rows(n, m, batch), (*batch, n, m)).sum())
+
+
+@given(data=st.data(), b=st.integers(1, 3), n=st.integers(1, 9), m=st.integers(1, 9))
+@settings(deadline=None)
+def test_visible_pairs_are_those_of_the_array(data, b, n, m):
+    mask = data.draw(combined(b, n, m))
+    assert counting.visible_pairs(mask, n, m, (b,)) == dense(mask, n, m, (b,))
+
+
+LONG = 100_003
+
+
+@pytest.mark.parametrize(
+    ("mask", "n", "m", "pairs"),
+    [
+        (Causal(), LONG, LONG, LONG * (LONG + 1) // 2),
+        (Causal("bottom-right"), 1, LONG, LONG),
+        (Causal("top-left"), 1, LONG, 1),
+        (Window(1000), LONG, LONG, LONG * 1999 - 999 * 1000),
+        (Window(1000) & Causal(), LONG, LONG, LONG * 1000 - 999 * 1000 // 2),
+        (Window(10**30) & Causal(), LONG, LONG, LONG * (LONG + 1) // 2),
+        (Causal() | Prefix(1000), LONG, LONG, LONG * (LONG + 1) // 2 + 1000 * 999 // 2),
+        (Causal() & Padding(LONG - 7), LONG, LONG, LONG * (LONG + 1) // 2 - 7 * 8 // 2),
+        (Causal() & Padding(LONG - 7, "left"), LONG, LONG, (LONG - 7) * (LONG - 6) // 2),
+        (~Causal(), LONG, LONG, LONG * (LONG - 1) // 2),
+        (Documents([1000, 0, 2000]), LONG, LONG, 5_000_000),
+        (Documents([1000, 2000]) & Causal(), LONG, LONG, 1000 * 1001 // 2 + 2000 * 2001 // 2),
+    ],
+    ids=repr,
+)
+def test_visible_pairs_of_long_texts_are_counted_in_little_memory(mask, n, m, pairs):
+    """Ten thousand million pairs; an array of them would take as many bytes."""
+    tracemalloc.start()
+    assert counting.visible_pairs(mask, n, m) == pairs
+    assert tracemalloc.get_traced_memory()[1] < 200 * LONG
+    tracemalloc.stop()
+
+
+def test_visible_pairs_of_a_mask_of_ones_own_are_counted_tile_by_tile(monkeypatch):
+    monkeypatch.setattr(counting, "SIDE", 3)
+    for mask in (EveryOther(), ~EveryOther(), EveryOther() & Padding([2, M]), Causal("top-left") | EveryOther()):
+        assert _runs.runs(mask, N, M, (2,)) is None
+        assert counting.visible_pairs(mask, N, M, (2,)) == dense(mask, N, M, (2,))
+
+
+def test_visible_pairs_of_very_many_masks_are_counted_tile_by_tile():
+    mask = reduce(or_, [Window(1), *(Prefix(k) & Window(k) for k in range(1, 12))])
+    assert _runs.runs(mask, 13, 13, ()) is None
+    assert counting.visible_pairs(mask, 13) == dense(mask, 13, 13)
+
+
+def test_visible_pairs_of_nothing():
+    assert counting.visible_pairs(Causal(), 0) == counting.visible_pairs(EveryOther(), 0, 3) == 0
+    assert counting.visible_pairs(Padding([]), 3, 4, (0,)) == 0
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: counting.visible_pairs(np.eye(3) > 0, 3), TypeError, "a structured mask such as .*, got ndarray"),
+        (lambda: counting.visible_pairs(Causal(), 2.0), TypeError, "n must be a whole number, got 2.0"),
+        (lambda: counting.visible_pairs(Causal(), 2, -1), ValueError, "m must be at least 0, got -1"),
+        (lambda: counting.visible_pairs(Causal(), 2, 3), ValueError, "the alignment must be stated"),
+        (lambda: counting.visible_pairs(Padding([1, 2]), 3), ValueError, r"do not fit the batch axes \(\)"),
+        (lambda: counting.visible_pairs(Documents([9]), 3), ValueError, "must not exceed the 3 keys together"),
+        (
+            lambda: counting.multiply_adds(counting.unfilled(12, 3), 5, visible=np.ones((4, 4), bool)),
+            ValueError,
+            "does not broadcast to the scores",
+        ),
+        (
+            lambda: counting.multiply_adds(counting.unfilled(12, 3), 5, visible=np.ones((5, 5))),
+            TypeError,
+            "visible must be a boolean array",
+        ),
+    ],
+)
+def test_pairs_that_cannot_be_counted_are_refused(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+@pytest.mark.parametrize(
+    "visible",
+    [Causal("top-left"), Window(2, "bottom-right") & Causal("bottom-right"), Prefix(3), ~Padding(2), EveryOther()],
+    ids=repr,
+)
+def test_multiply_adds_left_by_a_mask(visible):
+    """What is not quadratic stays; scores and averages shrink with the pairs, in every head."""
+    weights = counting.unfilled(**SIZES)
+    every, left = (counting.multiply_adds(weights, N, M, visible) for visible in (None, visible))
+    assert left[:3] + left[5:] == every[:3] + every[5:]
+    assert (left.scores, left.averages) == tuple(6 * dense(visible, N, M) * width for width in (D_K, D_V))
+    rows = np.broadcast_to(visible.rows(N, M), (N, M))
+    assert counting.multiply_adds(weights, N, M, rows.mT) == left
+    assert counting.multiply_adds(weights.T, N, M, rows) == counting.multiply_adds(weights.T, N, M, visible) == left
+
+
+def test_multiply_adds_left_by_an_array_for_each_head(rng):
+    visible = rng.random((6, N, M)) < 0.3
+    costs = counting.multiply_adds(counting.unfilled(**SIZES).T, N, M, visible)
+    assert (costs.scores, costs.averages) == (visible.sum() * D_K, visible.sum() * D_V)
+    of_keys = rng.random((1, M)) < 0.3
+    assert counting.multiply_adds(counting.unfilled(**SIZES).T, N, M, of_keys).scores == 6 * N * of_keys.sum() * D_K
+
+
+def test_a_causal_mask_leaves_half_of_the_quadratic_part():
+    n, weights = 1024, counting.unfilled(512, 8)
+    every, causal = (counting.multiply_adds(weights, n, visible=visible) for visible in (None, Causal()))
+    assert causal.scores / every.scores == causal.averages / every.averages == (n + 1) / (2 * n)
