@@ -61,6 +61,19 @@ class Convention(NamedTuple):
                 "since no type is changed silently"
             )
 
+    def check_wide(self, name: str, array, other: str, reference) -> None:
+        """Refuse a type that does not hold every number of another."""
+        wider = np.issubdtype(array.dtype, np.floating) and np.can_cast(reference.dtype, array.dtype)
+        if not wider:
+            self.check_type(name, array, other, reference)
+
+    def check_weighing(self, V: Array, A: Array) -> None:
+        """Refuse values and weights that cannot be multiplied; the weights may have more bits."""
+        self.check_array("V", V)
+        self.check_array("A", A)
+        self.check_wide("A", A, "V", V)
+        self.check_arrays(V=V, A=A.astype(V.dtype, copy=False))
+
     def check_like(self, name: str, array: Array, other: str, reference: Array) -> None:
         """Refuse an array that is not of the same type and shape as another."""
         self.check_arrays(**{name: array})
@@ -157,7 +170,8 @@ class Convention(NamedTuple):
         fits_transposed = all(getattr(trace.T, name).shape == shape for name, shape in shapes.items())
         for name, shape in shapes.items():
             step = getattr(trace, name)
-            self.check_type(f"trace.{name}", step, "weights", weights)
+            check = self.check_wide if name in ("scores", "attention") else self.check_type
+            check(f"trace.{name}", step, "weights", weights)
             if step.shape != shape:
                 raise ValueError(
                     f"{self} trace.{name} must be {shape} for these inputs and weights, got {step.shape}."
@@ -173,7 +187,7 @@ class Convention(NamedTuple):
                 f"{self.shape('m', 'n', lead='..., ')} = {expected}, got {getattr(scores, 'shape', type(scores))}. "
                 "Does it come from the other convention?"
             )
-        self.check_type("the score", scores, "Q", Q)
+        self.check_wide("the score", scores, "Q", Q)
 
     def check_additive(self, U_q: Array, U_k: Array, u: Array) -> None:
         """Refuse the parts of an additive score if they do not map to the same number of features."""
@@ -232,6 +246,8 @@ class Convention(NamedTuple):
 
     def prepared(self, prepare, positions, tokens: tuple[Array, Array], projected: tuple[Array, Array]):
         """What `prepare` makes of projected queries and keys, or these as they are if there is none."""
+        if prepare is None and positions is None:
+            return projected
         positions = self.positions(positions, *tokens)
         if prepare is None:
             return projected
@@ -291,6 +307,25 @@ class Convention(NamedTuple):
                 stacklevel=3,
             )
 
+    def check_addend(self, bias: Array, shape: tuple[int, ...]) -> None:
+        """Refuse a bias that does not broadcast to the scores, or could do so in two ways."""
+        self.check_broadcast("bias", bias, shape)
+        self.check_one_reading("bias", bias, shape)
+
+    def check_one_reading(self, name: str, array: Array, shape: tuple[int, ...]) -> None:
+        """Refuse what broadcasts both as one array for each head and as one for each sequence."""
+        *lead, rows, columns = array.shape
+        if not lead or lead[-1] == 1 or array.ndim == len(shape):
+            return
+        if _broadcasts((*lead, 1, rows, columns), shape):
+            sequences = ", ".join([":"] * len(lead) + ["None"])
+            heads = ", ".join(["None"] * (len(shape) - array.ndim))
+            raise ValueError(
+                f"{self} {name} of shape {array.shape} fits the scores, "
+                f"{self.shape('m', 'n', lead='..., ')} = {shape}, in two ways. "
+                f"Write {name}[{sequences}] for one of each sequence, {name}[{heads}] for one of each head"
+            )
+
     def check_broadcast(self, name: str, array: Array, shape: tuple[int, ...]) -> None:
         """Refuse what does not broadcast to the scores, and notice a transpose or a missing axis for the heads."""
         if _broadcasts(array.shape, shape):
@@ -313,6 +348,7 @@ class Convention(NamedTuple):
         """
         if visible is None:
             return None
+        structured = isinstance(visible, Mask)
         if isinstance(visible, Mask):
             make = visible.columns if self.weights is ColumnWeights else visible.rows
             visible = make(shape[self.tokens], shape[self.features], batch=shape[: -3 if heads else -2])
@@ -330,6 +366,8 @@ class Convention(NamedTuple):
                 "with one axis it could mean keys or queries"
             )
         self.check_broadcast("visible", visible, shape)
+        if not structured:
+            self.check_one_reading("visible", visible, shape)
         return visible
 
 
@@ -370,7 +408,8 @@ def check_prepare(prepare) -> None:
     """Refuse what cannot be called."""
     if prepare is not None and not callable(prepare):
         raise TypeError(
-            f"prepare must be a function (queries, keys, positions) -> (queries, keys), got {type(prepare).__name__}"
+            "prepare must be a function (queries, keys, positions) -> (queries, keys), "
+            f"got {type(prepare).__name__}"
         )
 
 

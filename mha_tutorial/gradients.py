@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy import ndarray as Array
 
-from ._checks import check_positive, convention_of
+from ._checks import check_scale, convention_of
 from .reference.column import weigh
 from .trace import Trace
 from .weights import ColumnWeights, RowWeights
@@ -94,7 +94,7 @@ def backward(
     ------
     TypeError, ValueError
         If inputs and weights do not fit, as in `multi_head`, the trace does not fit them,
-        `output_gradient` is not like the output, or `scale` is not a positive number.
+        `output_gradient` is not like the output, or `scale` is not a finite number.
 
     Examples
     --------
@@ -110,7 +110,7 @@ def backward(
     convention.check_inputs(Q, K, V, weights)
     convention.check_trace(trace, Q, K, weights)
     convention.check_like("output_gradient", output_gradient, "the output", trace.output)
-    scale = 1 / math.sqrt(weights.d_k) if scale is None else check_positive("scale", scale)
+    scale = 1 / math.sqrt(weights.d_k) if scale is None else check_scale(scale)
     if isinstance(weights, ColumnWeights):
         return _backward(output_gradient, trace, Q, K, V, weights, scale)
     as_columns = _backward(output_gradient.mT, trace.T, Q.mT, K.mT, V.mT, weights.T, scale)
@@ -122,9 +122,9 @@ def _backward(
 ) -> Gradients:
     """Compute in at least 32 bits, of which the sums need more than 16, and round at the end."""
     dtype = weights.dtype
-    wide = np.promote_types(dtype, np.float32)
+    wide = np.result_type(np.float32, dtype, *trace)  # scores with a wider bias are wider
     dY, *steps, Q, K, V = (x.astype(wide) for x in (dY, *trace, Q, K, V))
-    with np.errstate(invalid="ignore", over="ignore"):  # anything may stand where no query looks
+    with np.errstate(invalid="ignore", over="ignore"):  # a hidden token may hold anything
         *d_inputs, d_weights = _through_all_steps(dY, Trace(*steps), Q, K, V, _cast(weights, wide), scale)
         dQ, dK, dV = (x.astype(dtype) for x in d_inputs)
         return Gradients(dQ, dK, dV, _cast(d_weights, dtype))

@@ -9,6 +9,7 @@ from ._checks import ROWS as convention
 from ._checks import check_prepare
 from .masks import Mask
 from .reference import row
+from .reference.finite import wide
 from .trace import Trace
 from .weights import ColumnWeights, RowWeights
 
@@ -116,13 +117,14 @@ class MultiHeadAttention:
         visible = convention.visible(visible, shape, heads=True)
         if bias is not None:
             convention.check_bias(bias)
-            convention.check_broadcast("bias", bias, shape)
+            convention.check_addend(bias, shape)
         if self.extra_keys is not None:
             k, v = (_behind(x, extra) for x, extra in zip((k, v), self.extra_keys, strict=True))
             visible, bias = (_for_all_keys(x, shape[-1], k.shape[-2]) for x in (visible, bias))
         if bias is not None:
             score = row.biased(score, bias)
-        shared_k, shared_v = (np.repeat(x, self.weights.group, axis=-3) for x in (k, v))
+        group = self.weights.group
+        shared_k, shared_v = (x if group == 1 else np.repeat(x, group, axis=-3) for x in (k, v))
         scores, attention, heads = row.attend(q, shared_k, shared_v, score, visible, has_heads=True)
         return Trace(q, k, v, scores, attention, heads, row.concatenated_output(self.weights, heads))
 
@@ -130,10 +132,12 @@ class MultiHeadAttention:
         """Multiply by the matrices of all heads in one, (d_model, h d), and split the heads off."""
         arrays = self.weights.arrays()
         W, b = arrays[f"W_{name}"], arrays.get(f"b_{name}")
-        with np.errstate(invalid="ignore", over="ignore"):  # anything may stand where no query looks
-            projected = tokens @ rearrange(W, "h d_model d -> d_model (h d)")
+        x, W = wide(tokens, W)
+        with np.errstate(invalid="ignore", over="ignore"):  # a hidden token may hold anything
+            projected = x @ rearrange(W, "h d_model d -> d_model (h d)")
             if b is not None:
                 projected = projected + rearrange(b, "h d -> (h d)")
+            projected = projected.astype(tokens.dtype, copy=False)
         return rearrange(projected, "... n (h d) -> ... h n d", h=len(W))
 
 

@@ -267,12 +267,21 @@ def test_leading_axes_are_independent_problems(convention, rng):
 
 
 @in_both_conventions
-def test_bias_is_added_to_the_scores_in_their_type(convention, qkv, rng):
-    Q, K = (array.astype(np.float32) for array in qkv[:2])
-    ref, lay, bias = convention.ref, convention.lay, rng.normal(size=(M, N))
+@pytest.mark.parametrize(
+    ("dtype", "bias_dtype", "sum_dtype"),
+    [
+        (np.float16, np.float16, np.float32),
+        (np.float16, np.float32, np.float32),
+        (np.float32, np.float64, np.float64),
+        (np.float64, np.float32, np.float64),
+    ],
+)
+def test_a_bias_keeps_its_precision(convention, dtype, bias_dtype, sum_dtype, qkv, rng):
+    Q, K = (array.astype(dtype) for array in qkv[:2])
+    ref, lay, bias = convention.ref, convention.lay, rng.normal(size=(M, N)).astype(bias_dtype)
     scores = lay(ref.biased(ref.dot_product, lay(bias))(*lay(Q, K)))
-    assert scores.dtype == np.float32
-    assert np.array_equal(scores, lay(ref.dot_product(*lay(Q, K))) + bias.astype(np.float32))
+    assert scores.dtype == sum_dtype
+    assert np.array_equal(scores, lay(ref.dot_product(*lay(Q, K))).astype(sum_dtype) + bias)
 
 
 @in_both_conventions

@@ -371,11 +371,11 @@ def test_a_trace_of_something_else_is_refused(convention, inputs, rng):
     refused(TypeError, r"weights is float64 but trace\.queries is float32", single)
 
 
-@pytest.mark.parametrize("scale", [0, -1.0, np.nan, np.inf, "1", [1.0], 1j])
-def test_a_scale_is_a_positive_number(scale, inputs, rng):
+@pytest.mark.parametrize("scale", [np.nan, np.inf, "1", [1.0], 1j])
+def test_a_scale_is_a_finite_number(scale, inputs, rng):
     weights = draw(rng)
     trace = column.multi_head(*inputs, weights)
-    with pytest.raises(ValueError, match="scale must be a positive number"):
+    with pytest.raises(ValueError, match="scale must be a finite number"):
         backward(trace.output, trace, *inputs, weights, scale=scale)
 
 

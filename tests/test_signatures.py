@@ -139,7 +139,7 @@ def test_any_finite_scale(scale, weights, tokens):
 
 
 @pytest.mark.parametrize("scale", [np.nan, np.inf, -np.inf, "1", [1.0], 1j, np.ones(2)])
-def test_a_scale_is_a_finite_number(scale, weights):
+def test_a_scale_of_a_layer_is_a_finite_number(scale, weights):
     for make in (lambda: MultiHeadAttention(weights, scale=scale), lambda: row.scaled_by(scale)):
         with pytest.raises(ValueError, match=r"^scale must be a finite number, got "):
             make()

@@ -13,6 +13,7 @@ from .._checks import check_positive, check_prepare, check_scale
 from ..masks import Mask
 from ..trace import Trace
 from ..weights import ColumnWeights
+from .finite import add_bias, bound, settle, wide
 
 Score = Callable[[Array, Array], Array]  # Q (*h, d_k, n), K (*h, d_k, m) -> scores (*h, m, n)
 Prepare = Callable[..., tuple[Array, Array]]  # queries (*b, h, d_k, n), keys (*b, h_kv, d_k, m), positions -> both
@@ -62,7 +63,10 @@ def dot_product(Q: Float[Array, "*h d_k n"], K: Float[Array, "*h d_k m"]) -> Flo
     """
     convention.check_arrays(Q=Q, K=K)
     convention.check_one_width(Q, K)
-    return K.mT @ Q
+    Q, K = wide(Q, K)
+    with np.errstate(over="ignore", invalid="ignore"):  # a hidden token may hold anything
+        scores = K.mT @ Q
+    return settle(scores, Q, K, convention.features, bound(Q, K, convention.features))
 
 
 def scaled_dot_product(Q: Float[Array, "*h d_k n"], K: Float[Array, "*h d_k m"]) -> Float[Array, "*h m n"]:
@@ -98,7 +102,10 @@ def scaled_by(scale: float) -> Score:
     scale = check_scale(scale)
 
     def score(Q, K):
-        return dot_product(Q, K) * scale
+        scores = dot_product(Q, K)
+        with np.errstate(over="ignore", invalid="ignore"):
+            scores = scores * scale
+        return settle(scores, Q, K, convention.features, max(1, abs(scale)) * bound(Q, K, convention.features))
 
     return score
 
@@ -124,9 +131,12 @@ def additive(U_q: Float[Array, "d d_q"], U_k: Float[Array, "d d_k"], u: Float[Ar
     def score(Q, K):
         convention.check_arrays(Q=Q, K=K)
         convention.check_mapped(Q=(Q, U_q), K=(K, U_k))
-        queries, keys = U_q @ Q, U_k @ K
-        bent = np.tanh(keys[..., :, :, None] + queries[..., :, None, :])
-        return np.einsum("d,...dmn->...mn", u, bent)
+        Q, K = wide(Q, K)
+        with np.errstate(over="ignore", invalid="ignore"):
+            queries, keys = U_q @ Q, U_k @ K
+            bent = np.tanh(keys[..., :, :, None] + queries[..., :, None, :])
+            scores = np.einsum("d,...dmn->...mn", u, bent)
+        return settle(scores, Q, K, convention.features)
 
     return score
 
@@ -151,8 +161,11 @@ def gaussian(bandwidth: float) -> Score:
     def score(Q, K):
         convention.check_arrays(Q=Q, K=K)
         convention.check_one_width(Q, K)
-        offset = K[..., :, :, None] - Q[..., :, None, :]
-        return -np.square(offset).sum(axis=-3) / (2 * bandwidth**2)
+        Q, K = wide(Q, K)
+        with np.errstate(over="ignore", invalid="ignore"):
+            offset = K[..., :, :, None] - Q[..., :, None, :]
+            scores = -np.square(offset).sum(axis=-3) / (2 * bandwidth**2)
+        return settle(scores, Q, K, convention.features)
 
     return score
 
@@ -160,7 +173,8 @@ def gaussian(bandwidth: float) -> Score:
 def biased(score: Score, bias: Float[Array, "*h m n"]) -> Score:
     """Make a score with something added: positions, distances, another library's float mask.
 
-    Minus infinity hides a key, whatever it holds. The bias is cast to the floating type of the scores.
+    Minus infinity hides a key, whatever it holds. The bias keeps its precision: sums are made in the wider of
+    its type and that of the scores.
 
     Raises
     ------
@@ -185,8 +199,8 @@ def biased(score: Score, bias: Float[Array, "*h m n"]) -> Score:
     def score_and_bias(Q, K):
         scores = score(Q, K)
         convention.check_scores(scores, Q, K)
-        convention.check_broadcast("bias", bias, scores.shape)
-        return np.where(np.isneginf(bias), -np.inf, scores + bias.astype(scores.dtype))
+        convention.check_addend(bias, scores.shape)
+        return add_bias(scores, bias)
 
     return score_and_bias
 
@@ -239,8 +253,9 @@ def weigh(
     >>> weigh(V, A, visible=np.array([[True], [False]]))
     array([[1.]])
     """
-    convention.check_arrays(V=V, A=A)
-    return _weigh(V, A, convention.visible(visible, A.shape))
+    convention.check_weighing(V, A)
+    with np.errstate(invalid="ignore", over="ignore"):
+        return _weigh(V, A, convention.visible(visible, A.shape)).astype(V.dtype, copy=False)
 
 
 def multi_head(
@@ -321,7 +336,9 @@ def concatenated_output(weights: ColumnWeights, heads: Float[Array, "*b h d_v n"
     convention.check_heads(weights, heads)
     stacked = rearrange(heads, "... h d_v n -> ... (h d_v) n")
     W_o = rearrange(weights.W_o, "h d_model d_v -> d_model (h d_v)")
-    return _add_bias(W_o @ stacked, weights.b_o)
+    W_o, stacked = wide(W_o, stacked)
+    with np.errstate(invalid="ignore", over="ignore"):  # a head may be too large for its type
+        return _add_bias(W_o @ stacked, weights.b_o).astype(heads.dtype, copy=False)
 
 
 def summed_output(weights: ColumnWeights, heads: Float[Array, "*b h d_v n"]) -> Float[Array, "*b d_model n"]:
@@ -337,7 +354,9 @@ def summed_output(weights: ColumnWeights, heads: Float[Array, "*b h d_v n"]) -> 
     (6, 5)
     """
     convention.check_heads(weights, heads)
-    return _add_bias((weights.W_o @ heads).sum(axis=-3), weights.b_o)
+    W_o, terms = wide(weights.W_o, heads)
+    with np.errstate(invalid="ignore", over="ignore"):  # a head may be too large for its type
+        return _add_bias((W_o @ terms).sum(axis=-3), weights.b_o).astype(heads.dtype, copy=False)
 
 
 def residual_attention(
@@ -373,8 +392,10 @@ def project(
     W: Float[Array, "h d d_in"], X: Float[Array, "*b d_in n"], b: Float[Array, "h d"] | None
 ) -> Float[Array, "*b h d n"]:
     """Map each token by the matrix of every head."""
-    with np.errstate(invalid="ignore", over="ignore"):  # anything may stand where no query looks
-        return _add_bias(W @ X[..., None, :, :], b)
+    dtype = X.dtype
+    W, X = wide(W, X)
+    with np.errstate(invalid="ignore", over="ignore"):  # a hidden token may hold anything
+        return _add_bias(W @ X[..., None, :, :], b).astype(dtype, copy=False)
 
 
 def attend(Q: Array, K: Array, V: Array, score: Score, visible, has_heads: bool) -> tuple[Array, Array, Array]:
@@ -382,9 +403,10 @@ def attend(Q: Array, K: Array, V: Array, score: Score, visible, has_heads: bool)
     with np.errstate(invalid="ignore", over="ignore"):
         scores = score(Q, K)
         convention.check_scores(scores, Q, K)
-        scores = _hide(scores, convention.visible(visible, scores.shape, has_heads))
+        (scores,) = wide(_hide(scores, convention.visible(visible, scores.shape, has_heads)))
         A = _softmax(scores)
-        return scores, A, V @ A if np.isfinite(V).all() else _weigh(V, A, ~np.isneginf(scores))
+        heads = V @ A if np.isfinite(V).all() else _weigh(V, A, ~np.isneginf(scores))
+        return scores, A, heads.astype(V.dtype, copy=False)
 
 
 def _weigh(V: Array, A: Array, visible: Array | None) -> Array:
@@ -401,7 +423,7 @@ def _hide(scores: Array, visible: Array | None) -> Array:
 
 def _softmax(scores: Array) -> Array:
     dtype = scores.dtype
-    scores = scores.astype(np.promote_types(dtype, np.float32), copy=False)  # 16 bits are too few for the sum
+    (scores,) = wide(scores)  # 16 bits are too few for the sum
     largest = scores.max(axis=KEYS, keepdims=True, initial=-np.inf)
     with np.errstate(over="ignore"):  # a difference of more than the largest number: its exponential is 0
         shifted = scores - np.where(np.isneginf(largest), 0, largest)

@@ -20,6 +20,8 @@ from ..weights import ColumnWeights
 def scaled_dot_product(query: Float[Array, " d_k"], key: Float[Array, " d_k"]) -> float:
     """Score one key for one query: the sum of the products of their numbers, over the root of the width.
 
+    What is not finite gives NaN, and so does a score too large for the type, of 32 bits or more.
+
     Examples
     --------
     >>> scaled_dot_product(np.array([1.0, 2.0, 0.0, 1.0]), np.array([3.0, 1.0, 5.0, 1.0]))
@@ -28,7 +30,9 @@ def scaled_dot_product(query: Float[Array, " d_k"], key: Float[Array, " d_k"]) -
     total = 0.0
     for q, k in zip(query, key, strict=True):
         total += float(q) * float(k)
-    return total / math.sqrt(len(query))
+    score = total / math.sqrt(len(query))
+    largest = float(np.finfo(np.promote_types(query.dtype, np.float32)).max)
+    return score if abs(score) <= largest else math.nan
 
 
 def multi_head(
@@ -56,12 +60,13 @@ def multi_head(
     batch, n, m, h, h_kv = Q.shape[:-2], Q.shape[-1], K.shape[-1], weights.h, weights.h_kv
     seen = convention.visible(visible, (*batch, h, m, n), heads=True)
     seen = np.broadcast_to(True if seen is None else seen, (*batch, h, m, n))
+    wide = np.promote_types(Q.dtype, np.float32)
     trace = Trace(
         queries=np.zeros((*batch, h, weights.d_k, n), Q.dtype),
         keys=np.zeros((*batch, h_kv, weights.d_k, m), Q.dtype),
         values=np.zeros((*batch, h_kv, weights.d_v, m), Q.dtype),
-        scores=np.full((*batch, h, m, n), -np.inf, Q.dtype),
-        attention=np.zeros((*batch, h, m, n), Q.dtype),
+        scores=np.full((*batch, h, m, n), -np.inf, wide),
+        attention=np.zeros((*batch, h, m, n), wide),
         heads=np.zeros((*batch, h, weights.d_v, n), Q.dtype),
         output=np.zeros((*batch, weights.d_model, n), Q.dtype),
     )

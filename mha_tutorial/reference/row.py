@@ -13,6 +13,7 @@ from .._checks import check_positive, check_prepare, check_scale
 from ..masks import Mask
 from ..trace import Trace
 from ..weights import RowWeights
+from .finite import add_bias, bound, settle, wide
 
 Score = Callable[[Array, Array], Array]  # Q (*h, n, d_k), K (*h, m, d_k) -> scores (*h, n, m)
 Prepare = Callable[..., tuple[Array, Array]]  # queries (*b, h, n, d_k), keys (*b, h_kv, m, d_k), positions -> both
@@ -62,7 +63,10 @@ def dot_product(Q: Float[Array, "*h n d_k"], K: Float[Array, "*h m d_k"]) -> Flo
     """
     convention.check_arrays(Q=Q, K=K)
     convention.check_one_width(Q, K)
-    return Q @ K.mT
+    Q, K = wide(Q, K)
+    with np.errstate(over="ignore", invalid="ignore"):  # a hidden token may hold anything
+        scores = Q @ K.mT
+    return settle(scores, Q, K, convention.features, bound(Q, K, convention.features))
 
 
 def scaled_dot_product(Q: Float[Array, "*h n d_k"], K: Float[Array, "*h m d_k"]) -> Float[Array, "*h n m"]:
@@ -98,7 +102,10 @@ def scaled_by(scale: float) -> Score:
     scale = check_scale(scale)
 
     def score(Q, K):
-        return dot_product(Q, K) * scale
+        scores = dot_product(Q, K)
+        with np.errstate(over="ignore", invalid="ignore"):
+            scores = scores * scale
+        return settle(scores, Q, K, convention.features, max(1, abs(scale)) * bound(Q, K, convention.features))
 
     return score
 
@@ -124,9 +131,12 @@ def additive(U_q: Float[Array, "d_q d"], U_k: Float[Array, "d_k d"], u: Float[Ar
     def score(Q, K):
         convention.check_arrays(Q=Q, K=K)
         convention.check_mapped(Q=(Q, U_q), K=(K, U_k))
-        queries, keys = Q @ U_q, K @ U_k
-        bent = np.tanh(keys[..., None, :, :] + queries[..., :, None, :])
-        return np.einsum("...nmd,d->...nm", bent, u)
+        Q, K = wide(Q, K)
+        with np.errstate(over="ignore", invalid="ignore"):
+            queries, keys = Q @ U_q, K @ U_k
+            bent = np.tanh(keys[..., None, :, :] + queries[..., :, None, :])
+            scores = np.einsum("...nmd,d->...nm", bent, u)
+        return settle(scores, Q, K, convention.features)
 
     return score
 
@@ -151,8 +161,11 @@ def gaussian(bandwidth: float) -> Score:
     def score(Q, K):
         convention.check_arrays(Q=Q, K=K)
         convention.check_one_width(Q, K)
-        offset = K[..., None, :, :] - Q[..., :, None, :]
-        return -np.square(offset).sum(axis=-1) / (2 * bandwidth**2)
+        Q, K = wide(Q, K)
+        with np.errstate(over="ignore", invalid="ignore"):
+            offset = K[..., None, :, :] - Q[..., :, None, :]
+            scores = -np.square(offset).sum(axis=-1) / (2 * bandwidth**2)
+        return settle(scores, Q, K, convention.features)
 
     return score
 
@@ -160,7 +173,8 @@ def gaussian(bandwidth: float) -> Score:
 def biased(score: Score, bias: Float[Array, "*h n m"]) -> Score:
     """Make a score with something added: positions, distances, another library's float mask.
 
-    Minus infinity hides a key, whatever it holds. The bias is cast to the floating type of the scores.
+    Minus infinity hides a key, whatever it holds. The bias keeps its precision: sums are made in the wider of
+    its type and that of the scores.
 
     Raises
     ------
@@ -185,8 +199,8 @@ def biased(score: Score, bias: Float[Array, "*h n m"]) -> Score:
     def score_and_bias(Q, K):
         scores = score(Q, K)
         convention.check_scores(scores, Q, K)
-        convention.check_broadcast("bias", bias, scores.shape)
-        return np.where(np.isneginf(bias), -np.inf, scores + bias.astype(scores.dtype))
+        convention.check_addend(bias, scores.shape)
+        return add_bias(scores, bias)
 
     return score_and_bias
 
@@ -239,8 +253,9 @@ def weigh(
     >>> weigh(V, A, visible=np.array([[True, False]]))
     array([[1.]])
     """
-    convention.check_arrays(V=V, A=A)
-    return _weigh(V, A, convention.visible(visible, A.shape))
+    convention.check_weighing(V, A)
+    with np.errstate(invalid="ignore", over="ignore"):
+        return _weigh(V, A, convention.visible(visible, A.shape)).astype(V.dtype, copy=False)
 
 
 def multi_head(
@@ -321,7 +336,9 @@ def concatenated_output(weights: RowWeights, heads: Float[Array, "*b h n d_v"]) 
     convention.check_heads(weights, heads)
     joined = rearrange(heads, "... h n d_v -> ... n (h d_v)")
     W_o = rearrange(weights.W_o, "h d_v d_model -> (h d_v) d_model")
-    return _add_bias(joined @ W_o, weights.b_o)
+    W_o, joined = wide(W_o, joined)
+    with np.errstate(invalid="ignore", over="ignore"):  # a head may be too large for its type
+        return _add_bias(joined @ W_o, weights.b_o).astype(heads.dtype, copy=False)
 
 
 def summed_output(weights: RowWeights, heads: Float[Array, "*b h n d_v"]) -> Float[Array, "*b n d_model"]:
@@ -337,7 +354,9 @@ def summed_output(weights: RowWeights, heads: Float[Array, "*b h n d_v"]) -> Flo
     (5, 6)
     """
     convention.check_heads(weights, heads)
-    return _add_bias((heads @ weights.W_o).sum(axis=-3), weights.b_o)
+    W_o, terms = wide(weights.W_o, heads)
+    with np.errstate(invalid="ignore", over="ignore"):  # a head may be too large for its type
+        return _add_bias((terms @ W_o).sum(axis=-3), weights.b_o).astype(heads.dtype, copy=False)
 
 
 def residual_attention(
@@ -373,8 +392,10 @@ def project(
     W: Float[Array, "h d_in d"], X: Float[Array, "*b n d_in"], b: Float[Array, "h d"] | None
 ) -> Float[Array, "*b h n d"]:
     """Map each token by the matrix of every head."""
-    with np.errstate(invalid="ignore", over="ignore"):  # anything may stand where no query looks
-        return _add_bias(X[..., None, :, :] @ W, b)
+    dtype = X.dtype
+    W, X = wide(W, X)
+    with np.errstate(invalid="ignore", over="ignore"):  # a hidden token may hold anything
+        return _add_bias(X[..., None, :, :] @ W, b).astype(dtype, copy=False)
 
 
 def attend(Q: Array, K: Array, V: Array, score: Score, visible, has_heads: bool) -> tuple[Array, Array, Array]:
@@ -382,9 +403,10 @@ def attend(Q: Array, K: Array, V: Array, score: Score, visible, has_heads: bool)
     with np.errstate(invalid="ignore", over="ignore"):
         scores = score(Q, K)
         convention.check_scores(scores, Q, K)
-        scores = _hide(scores, convention.visible(visible, scores.shape, has_heads))
+        (scores,) = wide(_hide(scores, convention.visible(visible, scores.shape, has_heads)))
         A = _softmax(scores)
-        return scores, A, A @ V if np.isfinite(V).all() else _weigh(V, A, ~np.isneginf(scores))
+        heads = A @ V if np.isfinite(V).all() else _weigh(V, A, ~np.isneginf(scores))
+        return scores, A, heads.astype(V.dtype, copy=False)
 
 
 def _weigh(V: Array, A: Array, visible: Array | None) -> Array:
@@ -401,7 +423,7 @@ def _hide(scores: Array, visible: Array | None) -> Array:
 
 def _softmax(scores: Array) -> Array:
     dtype = scores.dtype
-    scores = scores.astype(np.promote_types(dtype, np.float32), copy=False)  # 16 bits are too few for the sum
+    (scores,) = wide(scores)  # 16 bits are too few for the sum
     largest = scores.max(axis=KEYS, keepdims=True, initial=-np.inf)
     with np.errstate(over="ignore"):  # a difference of more than the largest number: its exponential is 0
         shifted = scores - np.where(np.isneginf(largest), 0, largest)
