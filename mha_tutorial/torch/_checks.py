@@ -1,5 +1,8 @@
 """What kernels and the layer check at their doors; shapes and types only, so that nothing waits for a device."""
 
+import math
+
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -35,6 +38,17 @@ def check_kernel(kernel: str, q: Tensor, k: Tensor, v: Tensor, visible, bias) ->
                 "what a query may see is passed as visible"
             )
         check_broadcast(kernel, "bias", bias, (b, h, n, m))
+
+
+def check_scale(where: str, scale) -> float:
+    """Refuse a scale that is not a finite number."""
+    if torch.compiler.is_compiling():  # a number of the graph
+        return scale
+    if isinstance(scale, bool) or not isinstance(scale, int | float | np.integer | np.floating):
+        raise TypeError(f"{where}: scale must be a number, got {_kind(scale)}")
+    if not math.isfinite(scale):
+        raise ValueError(f"{where}: scale must be a finite number, got {scale!r}")
+    return float(scale)
 
 
 def check_visible(where: str, visible, scores: tuple[int, ...]) -> None:

@@ -13,7 +13,7 @@ from ..weights import ColumnWeights, RowWeights
 from . import _checks, transfer
 from .kernels.fused import fused
 from .kernels.guard import Kernel
-from .kernels.naive import scores_of, softmax
+from .kernels.naive import masked_scores, softmax
 from .kernels.slots import ExtraKeys
 
 
@@ -136,9 +136,9 @@ class MultiHeadAttention(nn.Module):
         while isinstance(kernel, ExtraKeys):
             k, v, visible, bias = kernel.extend(q, k, v, visible, bias)
             kernel = kernel.kernel
-        scores = scores_of(q, k, visible, bias, self.d_k**-0.5)
+        scores, hidden = masked_scores(q, k, visible, bias, self.d_k**-0.5)
         batch = queries.shape[:-2]
-        steps = (x.reshape(*batch, *x.shape[1:]) for x in (q, k, v, scores, softmax(scores), heads))
+        steps = (x.reshape(*batch, *x.shape[1:]) for x in (q, k, v, scores, softmax(scores, hidden), heads))
         return Trace._make((*steps, self._merge(heads, batch)))
 
     def _project(self, queries: Tensor, keys: Tensor | None, values: Tensor | None, visible, bias):

@@ -13,7 +13,12 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 from ...masks import Causal, Mask, Padding, offset
 from .._checks import check_kernel
 from ..masks import reach, rows
-from .guard import Kernel, attend
+from .guard import Kernel, is_differentiated, is_eager, is_tame, run_kernel, sums
+from .naive import naive
+from .online import online
+from .selection import hidden_pairs, without_unseen
+
+LARGE = 2.0**13  # scores from which on gradients are left to `online`
 
 
 def fused(
@@ -25,14 +30,33 @@ def fused(
     bias: Float[Tensor, "#b #h #n #m"] | None = None,
     scale: float | None = None,
     dropout: float = 0.0,
+    log_sums: bool = False,
 ) -> Float[Tensor, "b h n d_v"]:
     """Compute what `naive` computes with ``scaled_dot_product_attention``, which never holds all scores.
 
     Keys that no query may see are cut off first; `Causal` becomes the backend's own causal path wherever its
     triangle starts at the first query; the narrower of keys and values is padded with zeros, since the fast
-    paths want one width. Dropout, and a bias that is learned, take the slow path on a CPU.
+    paths want one width. Dropout, and a bias that is learned, take the slow path on a CPU; a bias of higher
+    precision than the queries makes all of them wider where the backend would round it.
+
+    **Masked positions.** In eager mode on a CPU the kernel looks at its data, and leaves what is not finite, or could
+    overflow, to `online`; so nothing hidden reaches a result or a gradient. On a GPU a look makes the program wait,
+    and in compiled code there is nothing to look at. There, keys and values that are hidden from every query, and
+    queries that see nothing, are replaced by zeros; but NaN, infinity, or a number whose score overflows, at a key
+    that only some queries may see, reaches the others too. Choose ``guarded(fused)`` or `naive` if that may happen.
+
+    **Large scores.** The backend's backward pass recovers the weights from the logarithm of their sum, which is
+    lost beside a large score: among m equal scores of 1e8, or in a row whose every bias is -1e9, the gradients of the
+    values are up to m times too large. In eager mode on a CPU, inputs whose scores could exceed 2¹³ and a bias below
+    its negative go to `online` where gradients are asked for; the rounding that remains is |score| · 6e-8. Elsewhere
+    choose `online` or ``guarded(fused)``.
 
     Parameters and errors are those of `naive`.
+
+    Raises
+    ------
+    NotImplementedError
+        For `log_sums`, which ``scaled_dot_product_attention`` keeps to itself.
 
     Examples
     --------
@@ -41,7 +65,9 @@ def fused(
     >>> fused(0 * x, x, x, visible=Causal()).flatten().tolist()
     [0.0, 0.5, 1.0]
     """
-    return attend("fused", _fused, q, k, v, visible, bias, scale, dropout)
+    if log_sums:
+        raise NotImplementedError("fused: log_sums is not offered; choose naive or online")
+    return run_kernel("fused", _fused, q, k, v, visible, bias, scale, dropout=dropout)
 
 
 def fused_on(backend: SDPBackend) -> Kernel:
@@ -91,7 +117,52 @@ class _Call(NamedTuple):
     blind: int  # so many queries at the front see nothing and are left out
 
 
-def _fused(q: Tensor, k: Tensor, v: Tensor, visible, bias, scale: float, dropout: float = 0.0) -> Tensor:
+def _fused(q: Tensor, k: Tensor, v: Tensor, *, visible, bias, scale: float, dropout: float) -> Tensor:
+    options = {"visible": visible, "bias": bias, "scale": scale}
+    if not is_eager(q):
+        return _unseen(q, k, v, dropout, **options)
+    differentiated = is_differentiated(q, k, v, bias)
+    if not differentiated or (is_tame(v) and _scores_are_small(q, k, bias, scale)):
+        heads = _call(q, k, v, dropout, **options)
+        hides = visible is not None or bias is not None
+        if is_tame(q, k, heads) if hides else is_tame(q, k):
+            return heads
+    return naive(q, k, v, dropout=dropout, **options) if dropout else online(q, k, v, **options)
+
+
+def _scores_are_small(q: Tensor, k: Tensor, bias: Tensor | None, scale: float) -> bool:
+    """Whether no score, hidden or not, can be so large that the sum is lost in the logarithm beside it."""
+    longest = [torch.linalg.vector_norm(x.detach(), dim=-1, dtype=sums(x)).flatten() for x in (q, k)]
+    if not all(map(len, longest)):
+        return True
+    bound = abs(scale) * longest[0].max().item() * longest[1].max().item()
+    if bias is not None and bias.numel():
+        added = bias.detach()
+        bound += max(added.max().item(), -added.masked_fill(added.isneginf(), 0).min().item())
+    return bound < LARGE
+
+
+def _unseen(q: Tensor, k: Tensor, v: Tensor, dropout: float, *, visible, bias, scale: float) -> Tensor:
+    """Compute without a look at the data: what is hidden from all is zero, and what all see shows if it is not finite."""
+    hidden = hidden_pairs(visible, bias, q.shape[0], q.shape[2], k.shape[2], q.device)
+    if hidden is not None:
+        q = q.masked_fill(hidden.all(dim=-1, keepdim=True), 0)
+        k, v = (without_unseen(x, hidden, q.shape[1]) for x in (k, v))
+    heads = _call(q, k, v, dropout, visible=visible, bias=bias, scale=scale)
+    if q.device.type != "cpu":  # whose backends show them by themselves
+        return heads
+    heads = heads + (q * 0).sum(dim=-1, keepdim=True)
+    if hidden is None:
+        heads = heads + (k * 0).sum(dim=(2, 3), keepdim=True).repeat_interleave(q.shape[1] // k.shape[1], dim=1)
+    return heads
+
+
+def _call(q: Tensor, k: Tensor, v: Tensor, dropout: float, *, visible, bias, scale: float) -> Tensor:
+    dtype = q.dtype
+    if bias is not None and not _is_taken(bias, q):
+        q, k, v = (x.to(sums(q, bias)) for x in (q, k, v))
+    if scale <= 0:  # the backends multiply what is hidden by it, and minus infinity must stay what it is
+        q, scale = (-q, -scale) if scale else (q * 0, 1.0)
     call = _prepare(q, k, v, visible, bias)
     heads = scaled_dot_product_attention(
         *_one_width(call.q, call.k, call.v),
@@ -99,9 +170,16 @@ def _fused(q: Tensor, k: Tensor, v: Tensor, visible, bias, scale: float, dropout
         dropout_p=dropout,
         is_causal=call.causal,
         scale=scale,
-        enable_gqa=k.shape[1] != q.shape[1],
-    )[..., : v.shape[-1]]
+        enable_gqa=bool(k.shape[1] != q.shape[1]),
+    )[..., : v.shape[-1]].to(dtype)
     return pad(heads, (0, 0, call.blind, 0)) if call.blind else heads
+
+
+def _is_taken(bias: Tensor, q: Tensor) -> bool:
+    """Whether the backend adds the bias as precise as it is."""
+    if torch.promote_types(bias.dtype, q.dtype) == q.dtype:
+        return True
+    return q.device.type == "cpu" and bias.dtype == torch.float32 and not is_differentiated(bias)
 
 
 def _prepare(q: Tensor, k: Tensor, v: Tensor, visible, bias: Tensor | None) -> _Call:
@@ -111,14 +189,17 @@ def _prepare(q: Tensor, k: Tensor, v: Tensor, visible, bias: Tensor | None) -> _
         keys = slice(*reach(visible, 0, n, n, m))
         if isinstance(visible, Causal) and bias is None:
             shift = offset(visible, n, m)
-            causal, blind = bool(shift <= 0 and n > 1), min(max(-shift, 0), n)
+            blind = min(max(-shift, 0), n)
+            if shift <= 0 and n > 1:  # an `if` makes a bool of what is a symbol in a compiled graph
+                causal = True
         if causal or _all_visible(visible, b, n, m, keys):
             visible = None
         else:
             visible = rows(visible, b, n, m, q.device, keys=keys)
     mask = visible
     if bias is not None:
-        bias = bias.to(q.dtype)[..., keys] if bias.shape[-1] > 1 else bias.to(q.dtype)
+        bias = bias[..., keys] if bias.shape[-1] > 1 else bias
+        bias = bias.to(torch.promote_types(bias.dtype, q.dtype))
         mask = bias if visible is None else bias.masked_fill(~visible, -torch.inf)
     if mask is not None:
         mask = mask[(None,) * (4 - mask.ndim)]

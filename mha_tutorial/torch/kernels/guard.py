@@ -1,48 +1,55 @@
-"""Nothing at a hidden position may reach a result: the check that every kernel makes, and the redo by selection.
+"""What every kernel needs around its computation: checks, a look at the data where that is free, and `guarded`.
 
-Kernels hide a key by giving it weight zero, and zero times NaN is NaN. So NaN or infinity at a hidden position
-shows up in a product in spite of the mask.
+Kernels hide a key by giving it weight zero, and zero times NaN is NaN; nor does every backend show a NaN that is
+there to be seen. In eager mode on a CPU a kernel looks at its data and computes such input by selection. Under
+``torch.compile``, ``torch.export``, ``torch.jit.trace`` and the transforms of ``torch.func`` there is no data to
+look at, and on a GPU a look makes the program wait for it.
 """
 
+import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
-from .._checks import check_kernel
+from .._checks import check_kernel, check_scale
 
 Kernel = Callable[..., Tensor]  # (q, k, v, *, visible, bias, scale, dropout) -> heads
 
 
-def attend(
-    name: str, compute: Kernel, q: Tensor, k: Tensor, v: Tensor, visible, bias, scale: float | None, dropout: float
-) -> Tensor:
-    """Compute with checked inputs and the default scale, and again by selection where that did not go well.
+def run_kernel(
+    name: str,
+    compute: Callable,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    visible,
+    bias: Tensor | None,
+    scale: float | None,
+    **options,
+):
+    """Check the arguments of a kernel and compute with the scale that is meant.
 
-    One number is looked at, the sum of the output, and those of the inputs where gradients will flow through
-    them. Under ``torch.compile``, ``torch.export`` and the transforms of ``torch.func``, and without data on the
-    meta device, no number can be looked at: there `guarded` selects from the start.
+    The scale is ``1/sqrt(d_k)`` if it is left out.
     """
     check_kernel(name, q, k, v, visible, bias)
-    options = {"scale": q.shape[-1] ** -0.5 if scale is None else scale, "dropout": dropout}
-    output = compute(q, k, v, visible=visible, bias=bias, **options)
-    if (visible is None and bias is None) or not _can_look_at(output):
-        return output
-    watched = (q, k, v, output) if output.requires_grad else (output,)
-    if all(_sum(x).isfinite() for x in watched):
-        return output
-    return guarded(compute)(q, k, v, visible=visible, bias=bias, **options)
+    scale = q.shape[-1] ** -0.5 if scale is None else check_scale(name, scale)
+    return compute(q, k, v, visible=visible, bias=bias, scale=scale, **options)
 
 
 def guarded(kernel: Kernel) -> Kernel:
-    """Make a kernel that selects: what is not finite becomes zero, and NaN again for queries that see it.
+    """Make a kernel that is right for any input, at a price.
 
-    In eager mode every kernel of `KERNELS` does so by itself when its output is not finite. In a compiled or
-    exported graph, and under the transforms of ``torch.func``, no number can be looked at, so choose
-    ``kernel=guarded(fused)`` there if NaN or infinity may stand at hidden positions. It costs one more pass of
-    the kernel. Gradients are right where a key that is not finite is hidden from every query.
+    In eager mode, on a GPU too, it looks at the data and waits for the answer. Where all numbers are finite and so
+    small that no score can overflow, and no gradients will be asked for, the kernel computes. Everything else goes
+    to `online`, which selects what is visible and has right gradients for scores of any size; with dropout, to
+    `naive`. So does everything in compiled code, where nobody can look.
+
+    A kernel that is not one of this package gets inputs in which what is not finite is zero, and the queries that
+    see it get NaN afterwards.
 
     Examples
     --------
@@ -59,11 +66,47 @@ def _guarded(
     q: Float[Tensor, "b h n d_k"],
     k: Float[Tensor, "b h_kv m d_k"],
     v: Float[Tensor, "b h_kv m d_v"],
-    *,
-    visible=None,
-    bias=None,
     **options,
 ) -> Float[Tensor, "b h n d_v"]:
+    check_kernel("guarded", q, k, v, options.get("visible"), options.get("bias"))
+    bias = options.get("bias")
+    if is_eager(q, any_device=True) and not is_differentiated(q, k, v, bias) and is_tame(q, k, v):
+        return kernel(q, k, v, **options)
+    known, bound = unwrap(kernel)
+    if known is None:
+        return _selected(kernel, q, k, v, **options)
+    from .naive import naive  # they are kernels, which stand on this module
+    from .online import online
+
+    options = {name: bound[name] for name in ("scale",) if name in bound} | options
+    return (naive if options.get("dropout") else online)(q, k, v, **options)
+
+
+def unwrap(kernel: Kernel) -> tuple[Kernel | None, dict]:
+    """Find the kernel of this package inside `partial` and `guarded`, and the arguments that were bound to it.
+
+    Returns
+    -------
+    kernel, bound
+        None for a kernel that is not of this package, of which nothing can be said.
+
+    Examples
+    --------
+    >>> from mha_tutorial.torch import naive
+    >>> found, bound = unwrap(guarded(partial(naive, scale=0.5)))
+    >>> found is naive, bound
+    (True, {'scale': 0.5})
+    """
+    bound: dict = {}
+    while isinstance(kernel, partial):
+        bound = kernel.keywords | bound
+        kernel = kernel.args[0] if kernel.func is _guarded else kernel.func
+    ours = getattr(kernel, "__module__", "").startswith(__package__)
+    return (kernel if ours else None), bound
+
+
+def _selected(kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, *, visible=None, bias=None, **options) -> Tensor:
+    """Compute without what is not finite, and give NaN to the queries that see it."""
     output = kernel(*(x.where(x.isfinite(), 0) for x in (q, k, v)), visible=visible, bias=bias, **options)
     with torch.no_grad():
         # who sees what is found by the kernel itself: an average of zeros and ones is above zero if a one is seen
@@ -71,16 +114,58 @@ def _guarded(
         marks = torch.cat([spoiled, torch.ones_like(spoiled[..., :1])], dim=-1).to(v.dtype)
         hiding = None if bias is None else bias.where(bias.isneginf(), 0)
         alike = torch.zeros_like(q), torch.zeros_like(k)
-        seen = kernel(*alike, marks, visible=visible, bias=hiding, scale=1.0) > 0
+        seen = kernel(*alike, marks, visible=visible, bias=hiding) > 0
         sees_spoiled, sees_anything = seen[..., :-1], seen[..., -1:]
         spoiled = sees_spoiled | (sees_anything & ~q.isfinite().all(dim=-1, keepdim=True))
     return output.masked_fill(spoiled, torch.nan)
 
 
-def _sum(x: Tensor) -> Tensor:
-    return x.detach().sum(dtype=torch.promote_types(x.dtype, torch.float32))
+def is_eager(x: Tensor, any_device: bool = False) -> bool:
+    """Whether numbers can be looked at: nothing is being compiled, traced or transformed, and no GPU has to be asked.
+
+    Examples
+    --------
+    >>> is_eager(torch.ones(1)), is_eager(torch.ones(1, device="meta"))
+    (True, False)
+    """
+    if torch.compiler.is_compiling() or type(x) not in (Tensor, nn.Parameter) or x.is_meta:
+        return False
+    if torch.jit.is_tracing() or torch._C._functorch.maybe_current_level() is not None:
+        return False
+    return any_device or x.device.type == "cpu"
 
 
-def _can_look_at(x: Tensor) -> bool:
-    transformed = torch._C._functorch.maybe_current_level() is not None
-    return not (torch.compiler.is_compiling() or x.is_meta or transformed)
+def is_tame(*tensors: Tensor) -> bool:
+    """Whether all numbers are finite, and so small that their squares are: then no product of two overflows.
+
+    Examples
+    --------
+    >>> is_tame(torch.ones(2)), is_tame(torch.tensor([torch.nan])), is_tame(torch.tensor([3e38]))
+    (True, False, False)
+    """
+    total = 0.0
+    for x in tensors:
+        total += torch.linalg.vector_norm(x.detach(), dtype=sums(x)).item()
+    return total < math.inf  # and NaN is not
+
+
+def is_differentiated(*tensors: Tensor | None) -> bool:
+    """Whether a gradient may be asked for, by autograd or by a transform."""
+    transformed = not torch.compiler.is_compiling() and torch._C._functorch.maybe_current_level() is not None
+    return transformed or (torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors))
+
+
+def sums(*tensors: Tensor | None) -> torch.dtype:
+    """The type in which scores and sums of these are kept: the widest of them, 32 bits or more."""
+    wide = torch.float32
+    for x in tensors:
+        wide = wide if x is None else torch.promote_types(wide, x.dtype)
+    return wide
+
+
+def no_autocast(x: Tensor):
+    """Keep autocast from making 16 bits of the 32 in which scores and sums are kept."""
+    kind = x.device.type
+    if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+        return torch.autocast(kind, enabled=False)
+    return nullcontext()

@@ -6,8 +6,8 @@ from torch import Tensor
 from torch.nn.functional import dropout as drop
 
 from ...masks import Mask
-from ..masks import rows
-from .guard import attend
+from .guard import is_eager, no_autocast, run_kernel, sums
+from .selection import clean, hidden_pairs, scores_of, weigh
 
 
 def naive(
@@ -19,10 +19,13 @@ def naive(
     bias: Float[Tensor, "#b #h #n #m"] | None = None,
     scale: float | None = None,
     dropout: float = 0.0,
-) -> Float[Tensor, "b h n d_v"]:
+    log_sums: bool = False,
+) -> Float[Tensor, "b h n d_v"] | tuple[Float[Tensor, "b h n d_v"], Float[Tensor, "b h n"]]:
     """Give each query the average of the values, weighted by the softmax of its scores.
 
-    Holds all scores of all heads at once. The other kernels are tested against it.
+    Holds all scores of all heads at once, in float32 or wider. The other kernels are tested against it. It selects:
+    masked positions may hold anything, and reach neither the result nor a gradient, also in compiled code. What is
+    not finite and visible makes NaN of the result and of the gradients of the queries that see it, and of no others.
 
     Parameters
     ----------
@@ -30,16 +33,19 @@ def naive(
         What a query may see: a structured mask, or a boolean tensor that broadcasts to the scores, True where a
         query may look. A query that sees nothing gets zeros, and gradients of zero.
     bias
-        Is added to the scores, in their type; minus infinity hides.
+        Is added to the scores, in its own precision; minus infinity hides.
     scale
-        The factor between inner product and score, ``1/sqrt(d_k)`` if left out.
+        The factor between inner product and score, any finite number; ``1/sqrt(d_k)`` if left out.
     dropout
         How likely each weight is to be dropped, after the softmax; the others grow by ``1/(1 - dropout)``.
+    log_sums
+        Whether to return, beside the heads, the logarithm of each query's sum of exponentials, in float32 or wider:
+        minus infinity for a query that sees nothing. Partial results are merged by them.
 
     Raises
     ------
     TypeError, ValueError
-        If types differ, shapes do not fit, or `visible` is not boolean.
+        If types differ, shapes do not fit, `visible` is not boolean, or `scale` is not a finite number.
 
     References
     ----------
@@ -51,39 +57,47 @@ def naive(
     >>> q, k, v = torch.zeros(1, 1, 1, 2), torch.ones(1, 1, 2, 2), torch.tensor([[[[1.0], [5.0]]]])
     >>> naive(q, k, v).item()
     3.0
+    >>> naive(q, k, v, log_sums=True)[1].exp().item()
+    2.0
     """
-    return attend("naive", _naive, q, k, v, visible, bias, scale, dropout)
+    options = {"dropout": dropout, "log_sums": log_sums}
+    return run_kernel("naive", _naive, q, k, v, visible, bias, scale, **options)
 
 
-def scores_of(q: Tensor, k: Tensor, visible, bias: Tensor | None, scale: float) -> Float[Tensor, "b h n m"]:
-    """Score every key for every query, and hide with minus infinity what is not visible."""
-    scores = by_group(q, k.mT) * scale
-    if bias is not None:
-        scores = (scores + bias.to(scores.dtype)).masked_fill(bias.isneginf(), -torch.inf)
-    if isinstance(visible, Mask):
-        visible = rows(visible, q.shape[0], q.shape[2], k.shape[2], q.device)
-    return scores if visible is None else scores.masked_fill(~visible, -torch.inf)
+def _naive(q: Tensor, k: Tensor, v: Tensor, *, visible, bias, scale: float, dropout: float, log_sums: bool):
+    with no_autocast(q):
+        scores, hidden = masked_scores(q, k, visible, bias, scale)
+        attention = softmax(scores, hidden)
+        heads = weigh(drop(attention, dropout), v.to(scores.dtype), hidden).to(q.dtype)
+    return (heads, log_sums_of(scores, hidden)) if log_sums else heads
 
 
-def softmax(scores: Float[Tensor, "b h n m"]) -> Float[Tensor, "b h n m"]:
-    """Turn each query's scores into weights; of none that count, into zeros. Sums are kept in 32 bits or more."""
-    hidden = scores.isneginf().all(dim=-1, keepdim=True)
-    weights = scores.masked_fill(hidden, 0).softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32))
-    return weights.masked_fill(hidden, 0).to(scores.dtype)
+def masked_scores(q: Tensor, k: Tensor, visible, bias: Tensor | None, scale: float):
+    """Score every key for every query, in float32 or wider; and say which pairs are hidden."""
+    hidden = hidden_pairs(visible, bias, q.shape[0], q.shape[2], k.shape[2], q.device)
+    wide = sums(q)
+    (q, bad_queries), (k, bad_keys) = clean(q.to(wide)), clean(k.to(wide))
+    return scores_of(q * scale, k, hidden, bias, (bad_queries, bad_keys)), hidden
 
 
-def by_group(x: Float[Tensor, "b h n p"], y: Float[Tensor, "b h_kv p r"]) -> Float[Tensor, "b h n r"]:
-    """Multiply, where neighbouring heads of `x` share one of `y`, which is not copied."""
-    h_kv = y.shape[1]
-    return (fold(x, h_kv) @ y).unflatten(2, (x.shape[1] // h_kv, x.shape[2])).flatten(1, 2)
+def softmax(scores: Float[Tensor, "b h n m"], hidden: Tensor | None = None) -> Float[Tensor, "b h n m"]:
+    """Turn each query's scores into weights: exactly zero where hidden, and all zero where all is hidden."""
+    if hidden is None:
+        return scores.softmax(dim=-1)
+    return _with_something_to_see(scores, hidden)[0].softmax(dim=-1).masked_fill(hidden, 0)
 
 
-def fold(x: Float[Tensor, "b h n p"], h_kv: int) -> Float[Tensor, "b h_kv gn p"]:
-    """Put the rows of the heads that share a key-value head below each other."""
-    return x.unflatten(1, (h_kv, x.shape[1] // h_kv)).flatten(2, 3)
+def log_sums_of(scores: Float[Tensor, "b h n m"], hidden: Tensor | None) -> Float[Tensor, "b h n"]:
+    """The logarithm of each query's sum of exponentials: minus infinity where all is hidden."""
+    if hidden is None:
+        return scores.logsumexp(dim=-1)
+    scores, nothing = _with_something_to_see(scores, hidden)
+    return scores.logsumexp(dim=-1).masked_fill(nothing.squeeze(-1), -torch.inf)
 
 
-def _naive(q: Tensor, k: Tensor, v: Tensor, visible, bias, scale: float, dropout: float = 0.0) -> Tensor:
-    scores = scores_of(q, k, visible, bias, scale)
-    attention = softmax(scores)
-    return by_group(drop(attention, dropout), v)
+def _with_something_to_see(scores: Tensor, hidden: Tensor) -> tuple[Tensor, Bool[Tensor, "#b #h #n 1"]]:
+    """Give a fully masked query scores of zero, whose softmax and derivatives exist; say which queries these are."""
+    fully_masked = hidden.all(dim=-1, keepdim=True)
+    if is_eager(hidden) and not fully_masked.any():
+        return scores, fully_masked
+    return scores.masked_fill(fully_masked, 0), fully_masked

@@ -1,18 +1,17 @@
 """Attention one tile at a time: softmax in one pass over the keys, and memory linear in the number of tokens."""
 
 from collections.abc import Iterator
-from contextlib import nullcontext
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+from torch.autograd import forward_ad
 
 from ...masks import Mask
-from ..masks import reach, rows
-from .guard import attend
-from .naive import by_group, fold, scores_of
+from ..masks import reach
+from .guard import is_eager, is_tame, no_autocast, run_kernel, sums
+from .selection import all_finite, clean, grouped_matmul, hidden_pairs, scores_of, spread_back, weigh
 
 
 def online(
@@ -24,13 +23,18 @@ def online(
     bias: Float[Tensor, "#b #h #n #m"] | None = None,
     scale: float | None = None,
     dropout: float = 0.0,
+    log_sums: bool = False,
     block: int = 256,
-) -> Float[Tensor, "b h n d_v"]:
+) -> Float[Tensor, "b h n d_v"] | tuple[Float[Tensor, "b h n d_v"], Float[Tensor, "b h n"]]:
     """Compute what `naive` computes, `block` queries against `block` keys at a time.
 
     Each query keeps the largest score so far, the sum of exponentials and the sum of values weighted by them;
-    when a larger score comes, both sums are scaled down. The backward pass computes each tile again. Tiles that
-    a structured mask hides are not computed. Sums are kept in 32 bits or more.
+    when a larger score comes, both sums are scaled down. The backward pass computes each tile again, from the
+    largest score and the sum as they are: their logarithm would lose the sum beside a large score. Tiles that a
+    structured mask hides are not computed. Scores and sums are kept in float32 or wider.
+
+    What is hidden reaches nothing, as with `naive`, and gradients are right for scores of any size. It can be
+    differentiated twice, and transformed by ``torch.func``.
 
     Parameters and errors are those of `naive`.
 
@@ -38,6 +42,8 @@ def online(
     ------
     NotImplementedError
         For dropout: the second computation of a tile would have to drop the same weights.
+    ValueError
+        If `block` is below 1.
 
     References
     ----------
@@ -52,127 +58,227 @@ def online(
     """
     if dropout:
         raise NotImplementedError(f"online: dropout is not offered, got dropout={dropout}; choose naive or fused")
+    if block < 1:
+        raise ValueError(f"online: block must be at least 1, got {block}")
+    return run_kernel("online", _online, q, k, v, visible, bias, scale, log_sums=log_sums, block=block)
 
-    def compute(q, k, v, *, visible, bias, scale, dropout=0.0):
-        return _Online.apply(q, k, v, bias, visible, scale, block)[0]
 
-    return attend("online", compute, q, k, v, visible, bias, scale, dropout)
+def _online(q: Tensor, k: Tensor, v: Tensor, *, visible, bias, scale: float, log_sums: bool, block: int):
+    wide, dtype = sums(q, bias), q.dtype
+    (q, bad_queries), (k, bad_keys) = (clean(x.to(wide)) for x in (q, k))
+    rule, mask = (visible, None) if isinstance(visible, Mask) else (None, visible)
+    # under a transform of torch.func autograd goes through the steps themselves, any number of times
+    compute = _forward if _transformed() else _Online.apply
+    with no_autocast(q):
+        heads, largest, total = compute(q * scale, k, v.to(wide), bias, mask, bad_queries, bad_keys, rule, block)
+    heads = heads.to(dtype)
+    return (heads, (largest + total.log()).squeeze(-1)) if log_sums else heads
+
+
+class _Problem(NamedTuple):
+    """What a pass has to do with, cut into tiles."""
+
+    q: Tensor  # scaled
+    k: Tensor
+    v: Tensor
+    bias: Tensor | None
+    mask: Tensor | None
+    bad_queries: Tensor | None  # which were not finite, and are zeros now
+    bad_keys: Tensor | None
+    rule: Mask | None  # instead of the mask
+    block: int
+
+    def tiles(self) -> Iterator[tuple[slice, list["_Tile"]]]:
+        """Each block of queries, with the tiles that it has to look at. Blocks of keys are the same for all."""
+        n, m, block = self.q.shape[2], self.k.shape[2], self.block
+        for start in range(0, n, block):
+            queries = slice(start, min(start + block, n))
+            low, high = (0, m) if self.rule is None else reach(self.rule, queries.start, queries.stop, n, m)
+            blocks = [slice(j, min(j + block, m)) for j in range(low // block * block, high, block)]
+            yield queries, [_Tile(self, queries, keys) for keys in blocks]
 
 
 class _Tile(NamedTuple):
     """A block of queries and a block of keys."""
 
+    problem: _Problem
     queries: slice
     keys: slice
 
-    def of(self, q: Tensor, k: Tensor, visible, bias: Tensor | None, scale: float) -> Float[Tensor, "b h i j"]:
-        """Compute the scores of the tile, minus infinity where hidden."""
-        if isinstance(visible, Mask):
-            visible = rows(visible, q.shape[0], q.shape[2], k.shape[2], q.device, *self)
-        elif visible is not None:
-            visible = self.cut(visible)
-        q, k = (x.to(sums(x)) for x in (q[:, :, self.queries], k[:, :, self.keys]))
-        return scores_of(q, k, visible, bias if bias is None else self.cut(bias), scale)
+    def hidden(self) -> Bool[Tensor, "#b #h #i #j"] | None:
+        """Which pairs of the tile are hidden."""
+        q, k, rule = self.problem.q, self.problem.k, self.problem.rule
+        visible = self.cut(self.problem.mask) if rule is None else rule
+        size = q.shape[0], q.shape[2], k.shape[2], q.device
+        return hidden_pairs(visible, self.cut(self.problem.bias), *size, self.queries, self.keys)
 
-    def cut(self, scores: Tensor) -> Tensor:
+    def scores(self, hidden: Tensor | None) -> Float[Tensor, "b h i j"]:
+        """Compute the scores of the tile, minus infinity where hidden."""
+        problem, queries, keys = self
+        bad_queries = None if problem.bad_queries is None else problem.bad_queries[:, :, queries]
+        bad_keys = None if problem.bad_keys is None else problem.bad_keys[:, :, keys]
+        q, k = problem.q[:, :, queries], problem.k[:, :, keys]
+        return scores_of(q, k, hidden, self.cut(problem.bias), (bad_queries, bad_keys))
+
+    def cut(self, scores: Tensor | None) -> Tensor | None:
         """Cut the tile out of what broadcasts to the scores."""
+        if scores is None:
+            return None
         along_queries, along_keys = (
-            part if size > 1 else slice(None) for part, size in zip(self, scores.shape[-2:], strict=True)
+            part if size > 1 else slice(None)
+            for part, size in zip((self.queries, self.keys), scores.shape[-2:], strict=True)
         )
         return scores[..., along_queries, along_keys]
 
 
-def _tiles(n: int, m: int, visible, block: int) -> Iterator[tuple[slice, list[_Tile]]]:
-    """Each block of queries, with the tiles that it has to look at."""
-    for start in range(0, n, block):
-        queries = slice(start, min(start + block, n))
-        low, high = reach(visible, queries.start, queries.stop, n, m) if isinstance(visible, Mask) else (0, m)
-        yield queries, [_Tile(queries, slice(j, min(j + block, high))) for j in range(low, high, block)]
-
-
 class _Online(torch.autograd.Function):
-    generate_vmap_rule = True
-
     @staticmethod
-    def forward(q, k, v, bias, visible, scale, block):
-        with _no_autocast(q):
-            return _forward(q, k, v, bias, visible, scale, block)
+    def forward(*problem):
+        return _forward(*problem)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        q, k, v, bias, visible, scale, block = inputs
-        heads, log_sums = output
-        mask = visible if isinstance(visible, Tensor) else None
-        ctx.save_for_backward(q, k, v, bias, mask, heads, log_sums)
-        ctx.mark_non_differentiable(log_sums)
-        ctx.mask, ctx.scale, ctx.block = None if mask is not None else visible, scale, block
+        *tensors, ctx.rule, ctx.block = inputs
+        _, largest, _ = output
+        ctx.save_for_backward(*tensors, *output)
+        ctx.mark_non_differentiable(largest)
+        ctx.set_materialize_grads(False)
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx, d_heads, _):
-        q, k, v, bias, visible, heads, log_sums = ctx.saved_tensors
-        visible = ctx.mask if visible is None else visible
-        with _no_autocast(q):
-            gradients = _backward(
-                d_heads, q, k, v, bias, visible, ctx.scale, ctx.block, heads, log_sums, ctx.needs_input_grad[3]
-            )
-        return *gradients, None, None, None
+    def backward(ctx, d_heads, _, d_total):
+        *tensors, heads, largest, total = ctx.saved_tensors
+        problem = _Problem(*tensors, ctx.rule, ctx.block)
+        with no_autocast(heads):
+            gradients = _backward(problem, heads, largest, total, d_heads, d_total, ctx.needs_input_grad[3])
+        return *gradients, None, None, None, None, None
 
 
-def _forward(q, k, v, bias, visible, scale, block):
-    """The heads, and for each query the logarithm of its sum of exponentials."""
-    b, h, n, _ = q.shape
-    heads = q.new_empty(b, h, n, v.shape[-1])
-    log_sums = q.new_empty(b, h, n, 1, dtype=sums(q))
-    for queries, tiles in _tiles(n, k.shape[2], visible, block):
-        size = queries.stop - queries.start
-        largest = log_sums.new_full((b, h, size, 1), -torch.inf)
+def _forward(*arguments):
+    """The heads, and for each query its largest score and the sum of the exponentials of all minus that one."""
+    problem = _Problem(*arguments)
+    q, v = problem.q, problem.v
+    selects = not (is_eager(v) and all_finite(v))
+    blocks = []
+    for queries, tiles in problem.tiles():
+        largest = q.new_full((*q.shape[:2], queries.stop - queries.start, 1), -torch.inf)
         total = torch.zeros_like(largest)
-        weighted = largest.new_zeros(b, h, size, v.shape[-1])
+        weighted = torch.zeros_like(largest).expand(*largest.shape[:3], v.shape[-1])
         for tile in tiles:
-            scores = tile.of(q, k, visible, bias, scale)
-            larger = largest.maximum(scores.amax(dim=-1, keepdim=True))
+            hidden = tile.hidden()
+            scores = tile.scores(hidden)
+            larger = largest.maximum(scores.detach().amax(dim=-1, keepdim=True))
             exponentials = (scores - finite(larger)).exp()
             shrink = (largest - finite(larger)).exp()
             total = total * shrink + exponentials.sum(dim=-1, keepdim=True)
-            weighted = weighted * shrink + by_group(exponentials, v[:, :, tile.keys].to(sums(v)))
+            part = weigh(exponentials, v[:, :, tile.keys], hidden if selects else None)
+            weighted = weighted * shrink + part
             largest = larger
-        heads[:, :, queries] = (weighted / total.where(total > 0, 1)).to(heads.dtype)
-        log_sums[:, :, queries] = largest + total.log()
-    return heads, log_sums
+        blocks.append((weighted / _without_zero(total, tiles), largest, total))
+    if not blocks:
+        heads = q.new_zeros(*q.shape[:3], v.shape[-1])
+        return heads, heads[..., :1], heads[..., :1]
+    return tuple(torch.cat(parts, dim=2) for parts in zip(*blocks, strict=True))
 
 
-def _backward(d_heads, q, k, v, bias, visible, scale, block, heads, log_sums, for_bias):
-    """The gradients of q, k, v and bias."""
-    h_kv, (dq, dk, dv) = k.shape[1], (torch.zeros_like(x, dtype=sums(x)) for x in (q, k, v))
-    d_bias = torch.zeros_like(bias) if for_bias else None
-    d_heads = d_heads.to(sums(q))
-    shared = (d_heads * heads).sum(dim=-1, keepdim=True)  # what softmax takes from all weights of a query
-    for queries, tiles in _tiles(q.shape[2], k.shape[2], visible, block):
+def _without_zero(total: Tensor, tiles: list[_Tile]) -> Tensor:
+    """Divide by one for a query that sees nothing; a sum of zero for another is an overflow, and makes NaN."""
+    if is_eager(total) and total.all():
+        return total
+    fully_masked = torch.ones_like(total, dtype=torch.bool)
+    for tile in tiles:
+        hidden = tile.hidden()
+        fully_masked = fully_masked & (False if hidden is None else hidden.all(dim=-1, keepdim=True))
+    return total.masked_fill(fully_masked, 1)
+
+
+def _backward(problem: _Problem, heads, largest, total, d_heads, d_total, for_bias: bool):
+    """The gradients of the scaled queries, the keys, the values and the bias."""
+    q, k, v = problem[:3]
+    h_kv = k.shape[1]
+    if d_heads is None:
+        d_heads = torch.zeros_like(heads)
+    tame = is_eager(d_heads) and is_tame(d_heads, heads, v)
+    tame = tame and problem.bad_queries is None and problem.bad_keys is None
+    dq: list[Tensor] = []
+    dk: dict[int, Tensor] = {}
+    dv: dict[int, Tensor] = {}
+    d_bias: dict[tuple[int, int], Tensor] = {}
+    for queries, tiles in problem.tiles():
+        here, added = d_heads[:, :, queries], 0 if d_total is None else d_total[:, :, queries]
+        d_asking = torch.zeros_like(q[:, :, queries])
+        if len(tiles) > 1:
+            peak, sum_ = finite(largest[:, :, queries]), _without_zero(total[:, :, queries], tiles)
+            # One weight of one and the others lost beside it: no score has a derivative, not even a rounded one
+            active = here.masked_fill(sum_ == 1, 0)
+            mean = (active * heads[:, :, queries]).sum(dim=-1, keepdim=True)
         for tile in tiles:
-            scores = tile.of(q, k, visible, bias, scale)
-            attention = (scores - finite(log_sums[:, :, queries])).exp()
-            here, asking = d_heads[:, :, queries], q[:, :, queries].to(sums(q))
-            d_attention = by_group(here, v[:, :, tile.keys].to(sums(v)).mT)
-            d_scores = attention * (d_attention - shared[:, :, queries])
-            dv[:, :, tile.keys] += fold(attention, h_kv).mT @ fold(here, h_kv)
-            dk[:, :, tile.keys] += fold(d_scores, h_kv).mT @ fold(asking, h_kv) * scale
-            dq[:, :, queries] += by_group(d_scores, k[:, :, tile.keys].to(sums(k))) * scale
-            if d_bias is not None:
-                part = tile.cut(d_bias)
-                part += d_scores.sum_to_size(part.shape)
-    return *(d.to(x.dtype) for d, x in zip((dq, dk, dv), (q, k, v), strict=True)), d_bias
+            hidden = tile.hidden()
+            scores = tile.scores(hidden)
+            if len(tiles) == 1:  # the row is whole
+                peak, active = finite(scores.detach().amax(dim=-1, keepdim=True)), here
+                exponentials = (scores - peak).exp()
+                sum_ = _without_zero(exponentials.sum(dim=-1, keepdim=True), tiles)
+                attention = exponentials / sum_
+            else:
+                attention = (scores - peak).exp() / sum_
+            d_attention = grouped_matmul(active, v[:, :, tile.keys].mT)
+            if not tame and hidden is not None:
+                attention, d_attention = attention.masked_fill(hidden, 0), d_attention.masked_fill(hidden, 0)
+            weighted = attention * d_attention
+            if len(tiles) == 1:
+                mean = weighted.sum(dim=-1, keepdim=True)
+            d_scores = weighted - attention * (mean - added * sum_)
+            if not tame and hidden is not None:
+                d_scores = d_scores.masked_fill(hidden, 0)
+            asking, keys = q[:, :, queries], k[:, :, tile.keys]
+            _add(dv, tile.keys.start, spread_back(attention, here, None if tame else hidden, h_kv))
+            _add(dk, tile.keys.start, spread_back(d_scores, asking, None, h_kv))
+            d_asking = d_asking + grouped_matmul(d_scores, keys)
+            if for_bias:
+                *_, along_queries, along_keys = problem.bias.shape
+                place = queries.start if along_queries > 1 else 0, tile.keys.start if along_keys > 1 else 0
+                like = tile.cut(problem.bias)
+                _add(d_bias, place, d_scores.sum_to_size(like[(None,) * (4 - like.ndim)].shape))
+        dq.append(d_asking)
+    return (
+        torch.cat(dq, dim=2) if dq else torch.zeros_like(q),
+        _whole(dk, k, problem.block),
+        _whole(dv, v, problem.block),
+        _whole_bias(d_bias, problem.bias, problem.block) if for_bias else None,
+    )
 
 
-def _no_autocast(x: Tensor):
-    """Keep autocast from making 16 bits of the 32 in which sums are kept."""
-    available = torch.amp.is_autocast_available(x.device.type)
-    return torch.autocast(x.device.type, enabled=False) if available else nullcontext()
+def _add(parts: dict, place, part: Tensor) -> None:
+    parts[place] = part if place not in parts else parts[place] + part
 
 
-def sums(x: Tensor) -> torch.dtype:
-    """The type in which sums are kept."""
-    return torch.promote_types(x.dtype, torch.float32)
+def _whole(parts: dict[int, Tensor], like: Tensor, block: int) -> Tensor:
+    """Put blocks of keys one after the other, zeros where no tile was."""
+    starts = range(0, like.shape[2], block)
+    blocks = [parts[j] if j in parts else torch.zeros_like(like[:, :, j : j + block]) for j in starts]
+    return torch.cat(blocks, dim=2) if blocks else torch.zeros_like(like)
+
+
+def _whole_bias(parts: dict[tuple[int, int], Tensor], bias: Tensor, block: int) -> Tensor:
+    """Put the tiles of the gradient of a bias together."""
+    four = bias[(None,) * (4 - bias.ndim)]
+    n, m = four.shape[2:]
+    lines = []
+    for i in range(0, n, block):
+        line = [
+            parts[i, j] if (i, j) in parts else torch.zeros_like(four[:, :, i : i + block, j : j + block])
+            for j in range(0, m, block)
+        ]
+        lines.append(torch.cat([x.to(bias.dtype) for x in line], dim=3) if line else torch.zeros_like(four))
+    whole = torch.cat(lines, dim=2) if lines else torch.zeros_like(four)
+    return whole.view(bias.shape)
+
+
+def _transformed() -> bool:
+    """Whether `torch.func` or forward-mode differentiation is at work."""
+    if torch.compiler.is_compiling():
+        return False
+    return torch._C._functorch.maybe_current_level() is not None or forward_ad._current_level >= 0
 
 
 def finite(largest: Tensor) -> Tensor:

@@ -1,0 +1,168 @@
+"""Products in which a pair of a query and a key that is hidden has no part, whatever the two hold.
+
+Zero times NaN is NaN, so a weight of zero does not keep a hidden value out of a matrix product, nor a gradient of
+zero a hidden key. Where numbers can be looked at, the product is made as it is, and made again by selection if it
+did not go well; elsewhere it is made by selection.
+"""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from ...masks import Mask
+from ..masks import rows
+from .guard import is_differentiated, is_eager, sums
+
+
+class Clean(NamedTuple):
+    """Tokens in which what is not finite was replaced by zeros, and where that was."""
+
+    tokens: Float[Tensor, "b h n d"]
+    spoiled: Bool[Tensor, "b h n 1"] | None  # None where nothing was
+
+
+def clean(x: Float[Tensor, "b h n d"]) -> Clean:
+    """Replace every token that is not finite by zeros, and remember which."""
+    if is_eager(x) and all_finite(x):
+        return Clean(x, None)
+    spoiled = ~x.isfinite().all(dim=-1, keepdim=True)
+    return Clean(x.masked_fill(spoiled, 0), spoiled)
+
+
+def hidden_pairs(
+    visible, bias: Tensor | None, b: int, n: int, m: int, device: torch.device, *tile: slice
+) -> Bool[Tensor, "#b #h #n #m"] | None:
+    """Say which keys are hidden from which queries, by the mask or by a bias of minus infinity; None if none is.
+
+    With a tile, the mask is cut to it if it is a structured one; tensors are of the tile already.
+    """
+    if isinstance(visible, Mask):
+        visible = rows(visible, b, n, m, device, *tile)
+    hidden = None if visible is None else ~visible
+    if bias is not None:
+        hidden = bias.isneginf() if hidden is None else hidden | bias.isneginf()
+    return None if hidden is None else hidden[(None,) * (4 - hidden.ndim)]
+
+
+def without_unseen(
+    x: Float[Tensor, "b h_kv m d"], hidden: Bool[Tensor, "#b #h #n #m"], h: int
+) -> Float[Tensor, "b h_kv m d"]:
+    """Replace keys or values that no query of any head sees by zeros."""
+    unseen = hidden.all(dim=2, keepdim=True).mT  # (b, h, m, 1)
+    if unseen.shape[1] > 1:
+        unseen = unseen.unflatten(1, (x.shape[1], h // x.shape[1])).all(dim=2)
+    return x.masked_fill(unseen, 0)
+
+
+def scores_of(
+    q: Float[Tensor, "b h n d_k"],
+    k: Float[Tensor, "b h_kv m d_k"],
+    hidden: Bool[Tensor, "#b #h #n #m"] | None,
+    bias: Float[Tensor, "#b #h #n #m"] | None,
+    spoiled: tuple[Tensor | None, Tensor | None] = (None, None),
+) -> Float[Tensor, "b h n m"]:
+    """Score every key for every query, the queries scaled already; minus infinity where hidden.
+
+    A query or a key that was spoiled before it was cleaned makes NaN of the scores it takes part in.
+    """
+    scores = grouped_matmul(q, k.mT)
+    of_queries, of_keys = spoiled
+    if of_queries is not None:
+        scores = scores + torch.zeros_like(of_queries, dtype=scores.dtype).masked_fill(of_queries, torch.nan)
+    if of_keys is not None:
+        marks = torch.zeros_like(of_keys, dtype=scores.dtype).masked_fill(of_keys, torch.nan).mT
+        scores = scores + marks.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
+    if bias is not None:
+        scores = scores + bias
+    return scores if hidden is None else scores.masked_fill(hidden, -torch.inf)
+
+
+def weigh(
+    attention: Float[Tensor, "b h n m"],
+    v: Float[Tensor, "b h_kv m d_v"],
+    hidden: Bool[Tensor, "#b #h #n #m"] | None,
+) -> Float[Tensor, "b h n d_v"]:
+    """Average the values by weights that are zero where hidden; nothing hidden passes, in either direction."""
+    if hidden is None:
+        return grouped_matmul(attention, v)
+    if is_differentiated(attention, v):
+        return _Weigh.apply(attention, v, hidden)
+    return weighed(attention, v, hidden)
+
+
+class _Weigh(torch.autograd.Function):
+    """The product of weights and values. Its derivatives are products of the same kind."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(attention, v, hidden):
+        return weighed(attention, v, hidden)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def backward(ctx, d_heads):
+        attention, v, hidden = ctx.saved_tensors
+        d_attention = grouped_matmul(d_heads, v.mT)  # whatever is hidden is masked where the weights come from
+        return d_attention, spread_back(attention, d_heads, hidden, v.shape[1]), None
+
+    @staticmethod
+    def jvp(ctx, d_attention, d_v, _):
+        attention, v, hidden = ctx.saved_tensors
+        return weigh(d_attention, v, hidden) + weigh(attention, d_v, hidden)
+
+
+def spread_back(
+    attention: Float[Tensor, "b h n m"],
+    d_heads: Float[Tensor, "b h n d"],
+    hidden: Bool[Tensor, "#b #h #n #m"] | None,
+    h_kv: int,
+) -> Float[Tensor, "b h_kv m d"]:
+    """Give each key what all queries that see it ask of it, those of all heads that share it together."""
+    h = attention.shape[1]
+    if h == h_kv:
+        return weigh(attention.mT, d_heads, None if hidden is None else hidden.mT)
+    if hidden is not None:
+        hidden = fold(hidden.expand(*attention.shape), h_kv)
+    return weigh(fold(attention, h_kv).mT, fold(d_heads, h_kv), None if hidden is None else hidden.mT)
+
+
+def weighed(attention: Tensor, v: Tensor, hidden: Tensor | None) -> Tensor:
+    """Compute what `weigh` does, to be differentiated by nobody."""
+    if hidden is None:
+        return grouped_matmul(attention, v)
+    if is_eager(v):
+        heads = grouped_matmul(attention, v)
+        if all_finite(heads):
+            return heads
+    spoiled = ~v.isfinite()
+    heads = grouped_matmul(attention.masked_fill(hidden, 0), v.masked_fill(spoiled, 0))
+    seen = (~hidden).expand(*attention.shape).to(v.dtype)
+    return heads.masked_fill(grouped_matmul(seen, spoiled.to(v.dtype)) > 0, torch.nan)
+
+
+def all_finite(*tensors: Tensor) -> bool:
+    """Whether all numbers are finite, and their sum too."""
+    total = 0.0
+    for x in tensors:
+        total += x.detach().sum(dtype=sums(x)).item()
+    return total - total == 0
+
+
+def grouped_matmul(x: Float[Tensor, "b h n p"], y: Float[Tensor, "b h_kv p r"]) -> Float[Tensor, "b h n r"]:
+    """Multiply, where neighbouring heads of `x` share one of `y`, which is not copied."""
+    h_kv = y.shape[1]
+    if x.shape[1] == h_kv:
+        return x @ y
+    return (fold(x, h_kv) @ y).unflatten(2, (x.shape[1] // h_kv, x.shape[2])).flatten(1, 2)
+
+
+def fold(x: Float[Tensor, "b h n p"], h_kv: int) -> Float[Tensor, "b h_kv gn p"]:
+    """Put the rows of the heads that share a key-value head below each other."""
+    return x.unflatten(1, (h_kv, x.shape[1] // h_kv)).flatten(2, 3)
