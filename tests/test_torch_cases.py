@@ -274,13 +274,12 @@ def test_torch_extra_keys_leave_the_triangle_alone(kernel):
     q, k, v = sines(1, 2, 3, 2), sines(1, 2, 3, 2, a=0.9), sines(1, 2, 3, 2, a=2.1)
     visible, zeros = np.tril(np.ones((3, 3), dtype=bool), -1), torch.zeros(2, 1, 2, dtype=dtype_of(kernel))
     learned = tensors(sines(2, 1, 2, a=0.6), sines(2, 1, 2, a=0.35), dtype=dtype_of(kernel))
-    zero = ExtraKeys(zeros, zeros, KERNELS[kernel])
+    zero = ExtraKeys(zeros, zeros)
     inputs, weights = passing_on(q[0], k[0], v[0])
 
-    def heads(extended):
-        layer = MultiHeadAttention.from_weights(weights, kernel=extended, dtype=dtype_of(kernel)).requires_grad_(
-            False
-        )
+    def heads(*extra):
+        options = {"kernel": KERNELS[kernel], "dtype": dtype_of(kernel), "extra_keys": list(extra)}
+        layer = MultiHeadAttention.from_weights(weights, **options).requires_grad_(False)
         return layer.trace(*tensors(*inputs, dtype=dtype_of(kernel)), visible=torch.tensor(visible)).heads
 
     expected = [
@@ -292,7 +291,7 @@ def test_torch_extra_keys_leave_the_triangle_alone(kernel):
         [[0.26021084, 0.45370095], [0.20930988, 0.3443204], [0.05966042, 0.44379503]],
         [[0.57846368, 0.6434596], [0.32823542, 0.41304871], [0.02378738, 0.6014794]],
     ]
-    assert_rounds_to(heads(ExtraKeys(*learned, zero)), expected)
+    assert_rounds_to(heads(ExtraKeys(*learned), zero), expected)
 
 
 @with_kernels_that_drop

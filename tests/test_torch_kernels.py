@@ -431,7 +431,7 @@ def test_flex_wants_queries_and_keys(n, m):
 def test_extra_keys_stand_behind_the_real_ones(kernel, rng):
     q, k, v = inputs(HEADS[1], (5, 7))
     keys, values = rng.normal(size=(2, 3, 17)), rng.normal(size=(2, 3, 13))
-    with_extra = ExtraKeys(*tensors(keys, values), kernel=BLOCKED[kernel])
+    extra = ExtraKeys(*tensors(keys, values))
     longer = [np.concatenate([x, np.broadcast_to(e, (B, *e.shape))], axis=2) for x, e in ((k, keys), (v, values))]
     bias = rng.normal(size=(5, 7))
     for visible in (None, Causal("bottom-right"), Padding([7, 0]), sees_some(5, 7), sees_some(B, 6, 5, 1)):
@@ -440,7 +440,8 @@ def test_extra_keys_stand_behind_the_real_ones(kernel, rng):
             seen = np.broadcast_to(seen, (*seen.shape[:-1], 7))
             seen = np.concatenate([seen, np.ones((*seen.shape[:-1], 3), dtype=bool)], axis=-1)
         given = torch.tensor(visible) if isinstance(visible, np.ndarray) else visible
-        found = with_extra(*tensors(q, k, v), visible=given, bias=torch.tensor(bias))
+        *all_keys, given, added = extra.extend(*tensors(q, k, v), given, torch.tensor(bias))
+        found = BLOCKED[kernel](*all_keys, visible=given, bias=added)
         assert_close(array(found), reference(q, *longer, seen, np.pad(bias, ((0, 0), (0, 3)))))
 
 

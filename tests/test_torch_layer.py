@@ -79,7 +79,7 @@ def test_gradients_are_those_derived_by_hand(kernel, bias, mask, rng):
     assert_all_close(list(found.values()), list(expected.weights.arrays().values()))
 
 
-@pytest.mark.parametrize("batch", [(), (1,), (2, 3)])
+@pytest.mark.parametrize("batch", [(), (1,), (2, 5)])
 def test_any_batch_axes(batch, rng):
     weights = RowWeights.random(rng, D_MODEL, h=3, d_k=D_K, d_v=D_V)
     x, memory = rng.normal(size=(*batch, N, D_MODEL)), rng.normal(size=(*batch, M, D_MODEL))
@@ -88,7 +88,7 @@ def test_any_batch_axes(batch, rng):
     masks = [
         None,
         Causal("bottom-right"),
-        Padding(np.arange(1, 1 + np.prod(batch, dtype=int)).reshape(batch)),
+        Padding(1 + np.arange(np.prod(batch, dtype=int)).reshape(batch) % M),
         rng.random((N, M)) < 0.6,
         rng.random((3, N, M)) < 0.6,
         rng.random((*batch[1:], 1, N, M)) < 0.6,
@@ -154,7 +154,7 @@ def test_options_are_handed_on(rng):
         RowWeights.random(rng, 12, 4), dropout=0.25, kernel=naive, device="meta"
     )
     assert (layer.dropout, layer.kernel, layer.W_o.weight.device.type) == (0.25, naive, "meta")
-    assert "heads=4, kv_heads=4, d_k=3, d_v=3, dropout=0.25, kernel=naive" in repr(layer)
+    assert "h=4, h_kv=4, d_k=3, d_v=3, dropout=0.25, kernel=naive" in repr(layer)
     assert "kernel=partial" in repr(MultiHeadAttention(12, 4, kernel=guarded(fused)))
 
 
@@ -242,15 +242,17 @@ def test_a_missing_bias_becomes_zero(rng):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"kv_heads": 1}, "heads=3, kv_heads=1"),
+        ({"h_kv": 1}, "h=3, h_kv=1"),
         ({"d_k": 5}, "d_k=5, d_v=4"),
         ({"d_v": 5}, "d_k=4, d_v=5"),
         ({"widths": (11, 12, 12)}, "queries of width 11"),
-        ({"kernel": ExtraKeys(torch.zeros(3, 1, 4), torch.zeros(3, 1, 4))}, "kernel=ExtraKeys"),
+        ({"extra_keys": ExtraKeys(torch.ones(3, 2, 4), torch.ones(3, 2, 4))}, "1 sets of extra keys"),
+        ({"extra_keys": [(torch.ones(3, 1, 4), torch.ones(3, 1, 4))] * 2}, "2 sets of extra keys"),
+        ({"prepare": lambda q, k, positions: (q, k)}, "prepare=<lambda>"),
     ],
 )
 def test_no_module_of_pytorch_for_every_layer(options, message):
-    with pytest.raises(ValueError, match="nn.MultiheadAttention has kv_heads = heads.* got .*" + message):
+    with pytest.raises(ValueError, match="nn.MultiheadAttention has h_kv = h.* got .*" + message):
         MultiHeadAttention(12, 3, **options).to_torch()
 
 
@@ -285,7 +287,7 @@ def test_where_pytorch_is_still_wrong():
 def test_each_projection_is_initialised_as_its_own_matrix():
     """Glorot: uniform within ±sqrt(6 / (rows + columns)), whose variance is a third of the square of that."""
     torch.manual_seed(0)
-    layer = MultiHeadAttention(101, 7, kv_heads=7, d_k=31, d_v=53, widths=(101, 211, 307))
+    layer = MultiHeadAttention(101, 7, h_kv=7, d_k=31, d_v=53, widths=(101, 211, 307))
     for projection in (layer.W_q, layer.W_k, layer.W_v, layer.W_o):
         rows, columns = projection.weight.shape
         bound = (6 / (rows + columns)) ** 0.5
@@ -314,14 +316,14 @@ def test_without_biases():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"d_model": 10, "heads": 4}, r"d_model \(10\) must be divisible by heads \(4\); pass d_k and d_v"),
-        ({"d_model": 10, "heads": 4, "d_k": 3}, "must be divisible"),
-        ({"d_model": 12, "heads": 4, "kv_heads": 3}, "3 key-value heads must divide 4 heads"),
-        ({"d_model": 12, "heads": 0}, "heads must be at least 1, got 0"),
-        ({"d_model": 12, "heads": 4, "kv_heads": 0}, "kv_heads must be at least 1, got 0"),
-        ({"d_model": 12, "heads": 4, "d_v": 0}, "d_v must be at least 1, got 0"),
-        ({"d_model": 12, "heads": 4, "dropout": 1.0}, "dropout must be at least 0 and below 1, got 1.0"),
-        ({"d_model": 12, "heads": 4, "dropout": -0.1}, "dropout must be at least 0 and below 1, got -0.1"),
+        ({"d_model": 10, "h": 4}, r"d_model \(10\) must be divisible by h \(4\); pass d_k and d_v"),
+        ({"d_model": 10, "h": 4, "d_k": 3}, "must be divisible"),
+        ({"d_model": 12, "h": 4, "h_kv": 3}, "3 key-value heads must divide 4 heads"),
+        ({"d_model": 12, "h": 0}, "h must be at least 1, got 0"),
+        ({"d_model": 12, "h": 4, "h_kv": 0}, "h_kv must be at least 1, got 0"),
+        ({"d_model": 12, "h": 4, "d_v": 0}, "d_v must be at least 1, got 0"),
+        ({"d_model": 12, "h": 4, "dropout": 1.0}, "dropout must be at least 0 and below 1, got 1.0"),
+        ({"d_model": 12, "h": 4, "dropout": -0.1}, "dropout must be at least 0 and below 1, got -0.1"),
     ],
 )
 def test_sizes_of_which_no_layer_can_be_made(arguments, message):
@@ -385,7 +387,7 @@ def test_bad_input_is_refused(given, options, error, message):
 
 def small(kernel=fused, dtype=torch.float64, **options):
     torch.manual_seed(0)
-    return MultiHeadAttention(12, 4, kv_heads=2, d_k=5, d_v=7, kernel=kernel, dtype=dtype, **options)
+    return MultiHeadAttention(12, 4, h_kv=2, d_k=5, d_v=7, kernel=kernel, dtype=dtype, **options)
 
 
 def some_tokens(*shape, dtype=torch.float64):
@@ -430,17 +432,22 @@ def test_compiled_to_code():
 
 @compiling
 def test_a_compiled_kernel_is_guarded_by_choice():
-    """Nothing can be looked at in a graph, so the plain kernel lets a hidden NaN through and `guarded` does not."""
-    torch._dynamo.reset()
-    x, memory = some_tokens(2, 5), some_tokens(2, 7)
-    visible = torch.arange(7) < torch.tensor([7, 3])[:, None, None, None]
-    expected = small()(x, memory, visible=visible)
-    memory[1, 3:] = torch.nan
-    assert_equal(small()(x, memory, visible=visible), expected)
-    for kernel, right in ((fused, False), (guarded(fused), True)):
-        output = torch.compile(small(kernel), fullgraph=True, backend="aot_eager")(x, memory, visible=visible)
-        assert output.isfinite().all() == right
-    assert_equal(output, expected)
+    """Nothing can be looked at in a graph. What all may not see is zero there; what some may see is for `guarded`."""
+    for visible, plain in (
+        (torch.arange(7) < torch.tensor([7, 3])[:, None, None, None], True),
+        (Padding([7, 3]), True),
+        (torch.ones(5, 7).tril(diagonal=2).bool(), False),
+    ):
+        torch._dynamo.reset()
+        x, memory = some_tokens(2, 5), some_tokens(2, 7)
+        first = small()(x, memory, visible=visible)[:, :2]
+        memory[1, 4:] = torch.nan
+        assert_equal(small()(x, memory, visible=visible)[:, :2], first)
+        for kernel, right in ((fused, plain), (guarded(fused), True), (naive, True)):
+            compiled = torch.compile(small(kernel), fullgraph=True, backend="aot_eager")
+            output = compiled(x, memory, visible=visible)[:, :2]
+            assert output.isfinite().all() == right
+        assert_equal(output, first)
 
 
 class WithMask(nn.Module):
@@ -576,12 +583,16 @@ def test_any_function_of_the_signature_is_a_kernel():
     assert_equal(layer(x), layer.W_o(layer.W_v(x[:, :1])).expand(2, 5, 12))
 
 
-def test_the_parameters_of_a_kernel_are_the_layers():
-    kernel = ExtraKeys(nn.Parameter(torch.zeros(2, 1, 5).double()), nn.Parameter(torch.zeros(2, 1, 7).double()))
-    layer = small(kernel)
-    assert {"kernel.keys", "kernel.values"} < set(layer.state_dict())
+def test_extra_keys_are_the_layers():
+    learned = nn.Parameter(torch.ones(2, 1, 5).double()), nn.Parameter(torch.ones(2, 1, 7).double())
+    layer = small(extra_keys=[learned, (torch.zeros(2, 3, 5).double(), torch.zeros(2, 3, 7).double())])
+    assert {name for name, _ in layer.named_parameters() if "extra" in name} == {
+        "extra_keys.0.keys",
+        "extra_keys.0.values",
+    }
+    assert {"extra_keys.1.keys", "extra_keys.1.values"} < set(layer.state_dict())
     trace = layer.trace(some_tokens(2, 5), visible=Causal())
-    assert trace.attention.shape == (2, 4, 5, 6)
+    assert trace.attention.shape == (2, 4, 5, 9)
     assert_equal(trace.attention.sum(dim=-1), torch.ones(2, 4, 5).double())
     assert_equal(naive(trace.queries, trace.keys, trace.values, visible=trace.scores.isfinite()), trace.heads)
 

@@ -9,7 +9,8 @@ for _dtype in (_torch.float32, _torch.float64):
         _function(_torch.ones(64, dtype=_dtype, device="cpu"))
 
 from .attention import MultiHeadAttention  # noqa: E402
-from .kernels import KERNELS, ExtraKeys, backend_of, flex, fused, fused_on, guarded, naive, online  # noqa: E402
+from .kernels import KERNELS, backend_of, flex, fused, fused_on, guarded, naive, online  # noqa: E402
+from .slots import ExtraKeys  # noqa: E402
 
 __all__ = [
     "KERNELS",

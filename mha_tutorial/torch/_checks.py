@@ -1,6 +1,7 @@
 """What kernels and the layer check at their doors; shapes and types only, so that nothing waits for a device."""
 
 import math
+from collections.abc import Collection
 
 import numpy as np
 import torch
@@ -61,18 +62,32 @@ def check_visible(where: str, visible, scores: tuple[int, ...]) -> None:
 
 
 def check_broadcast(where: str, name: str, x: Tensor, scores: tuple[int, ...]) -> None:
-    """Refuse what has fewer than two axes or does not broadcast to the scores."""
+    """Refuse what has fewer than two axes, does not broadcast to the scores, or could be read in two ways."""
     if x.ndim < 2:
         raise ValueError(
             f"{where}: {name} must have at least two axes (n, m), got {_shape(x)}; with one axis it could mean "
             "keys or queries"
         )
-    padded = (1,) * (len(scores) - x.ndim) + tuple(x.shape)
-    if len(padded) != len(scores) or any(have not in (1, want) for have, want in zip(padded, scores, strict=True)):
+    with_heads = (*x.shape[:-2], 1, *x.shape[-2:])  # read as one for each sequence
+    fits, fits_sequences = _broadcasts(x.shape, scores), _broadcasts(with_heads, scores)
+    if fits and fits_sequences and any(size > 1 for size in x.shape[:-2]):
+        raise ValueError(
+            f"{where}: {name} of shape {_shape(x)} could have one entry for each sequence or one for each head of "
+            f"the scores, (..., h, n, m) = {tuple(scores)}; write {name}[..., None, :, :] or {name}[None]"
+        )
+    if not fits:
+        hint = f" Did you mean {name}[..., None, :, :], with an axis for the heads?" if fits_sequences else ""
         raise ValueError(
             f"{where}: {name} of shape {_shape(x)} does not broadcast to the scores, "
-            f"(..., h, n, m) = {tuple(scores)}"
+            f"(..., h, n, m) = {tuple(scores)}.{hint}"
         )
+
+
+def _broadcasts(shape: tuple[int, ...], scores: tuple[int, ...]) -> bool:
+    padded = (1,) * (len(scores) - len(shape)) + tuple(shape)
+    return len(padded) == len(scores) and all(
+        have in (1, want) for have, want in zip(padded, scores, strict=True)
+    )
 
 
 def check_type(where: str, name: str, x: Tensor, other: str, y: Tensor) -> None:
@@ -84,31 +99,87 @@ def check_type(where: str, name: str, x: Tensor, other: str, y: Tensor) -> None:
         )
 
 
-def check_sizes(d_model: int, heads: int, kv_heads: int, d_k: int | None, d_v: int | None, dropout: float) -> None:
+def check_sizes(d_model: int, h: int, h_kv: int, d_k: int | None, d_v: int | None, dropout: float) -> None:
     """Refuse sizes of which no layer can be made."""
-    sizes = {"d_model": d_model, "heads": heads, "kv_heads": kv_heads, "d_k": d_k, "d_v": d_v}
+    sizes = {"d_model": d_model, "h": h, "h_kv": h_kv, "d_k": d_k, "d_v": d_v}
     for name, size in sizes.items():
         if size is not None and size < 1:
             raise ValueError(f"{name} must be at least 1, got {size}")
-    if (d_k is None or d_v is None) and d_model % heads:
+    if (d_k is None or d_v is None) and d_model % h:
         raise ValueError(
-            f"d_model ({d_model}) must be divisible by heads ({heads}); pass d_k and d_v to choose a head's widths "
-            "freely"
+            f"d_model ({d_model}) must be divisible by h ({h}); pass d_k and d_v to choose a head's widths freely"
         )
-    if heads % kv_heads:
-        raise ValueError(f"{kv_heads} key-value heads must divide {heads} heads")
+    if h % h_kv:
+        raise ValueError(f"{h_kv} key-value heads must divide {h} heads")
     if not 0 <= dropout < 1:
         raise ValueError(f"dropout must be at least 0 and below 1, got {dropout}")
+
+
+def check_function(name: str, function, signature: str, known: Collection[str] = ()) -> None:
+    """Refuse what cannot be called; of a name, say where the function is."""
+    if not callable(function):
+        hint = f"; the kernel of this name is KERNELS[{function!r}]" if function in tuple(known) else ""
+        raise TypeError(f"{name} must be a function {signature}, got {function!r}{hint}")
+
+
+def check_extra_keys(keys, values) -> None:
+    """Refuse extra keys and values that cannot belong to one layer."""
+    for name, x in (("keys", keys), ("values", values)):
+        if not isinstance(x, Tensor) or not x.is_floating_point():
+            raise TypeError(f"ExtraKeys: {name} must be a floating tensor, got {_kind(x)}")
+        if x.ndim != 3:
+            raise ValueError(f"ExtraKeys: {name} must be (h_kv, s, width), got {_shape(x)}")
+    check_type("ExtraKeys", "keys", keys, "values", values)
+    if keys.shape[:2] != values.shape[:2]:
+        raise ValueError(
+            f"ExtraKeys: keys (h_kv, s, d_k) and values (h_kv, s, d_v) must be as many, "
+            f"got {_shape(keys)} and {_shape(values)}"
+        )
+
+
+def check_prepared(made, q: Tensor, k: Tensor) -> None:
+    """Refuse what a `prepare` function returned if it does not stand for the queries and keys it was given."""
+    where = "MultiHeadAttention"
+    if not isinstance(made, tuple) or len(made) != 2:
+        raise TypeError(f"{where}: prepare must return a pair (queries, keys), got {type(made).__name__}")
+    for name, x, given in zip(("queries", "keys"), made, (q, k), strict=True):
+        if not isinstance(x, Tensor) or x.dtype != given.dtype:
+            raise TypeError(f"{where}: prepare must return {name} in {given.dtype}, as given, got {_kind(x)}")
+        if x.shape != given.shape:
+            raise ValueError(f"{where}: prepare must return {name} of shape {_shape(given)}, got {_shape(x)}")
+
+
+def check_positions(name: str, positions, batch: tuple[int, ...], length: int) -> None:
+    """Refuse positions that are not one integer for each token."""
+    where = "MultiHeadAttention"
+    if (
+        not isinstance(positions, Tensor)
+        or positions.is_floating_point()
+        or positions.is_complex()
+        or positions.dtype == torch.bool
+    ):
+        raise TypeError(f"{where}: {name} must be a tensor of integers, got {_kind(positions)}")
+    if positions.shape[-1:] != (length,) or not _broadcasts(tuple(positions.shape), (*batch, length)):
+        raise ValueError(
+            f"{where}: {name} must be (tokens,) or (..., tokens), one for each of the tokens {(*batch, length)}, "
+            f"got {_shape(positions)}"
+        )
 
 
 def check_tokens(layer, queries: Tensor, keys: Tensor, values: Tensor) -> None:
     """Refuse tokens that the layer's projections cannot read, or that do not fit each other."""
     where, weight = "MultiHeadAttention", layer.W_q.weight
-    for name, x, width in (
-        ("queries", queries, layer.W_q.in_features),
-        ("keys", keys, layer.W_k.in_features),
-        ("values", values, layer.W_v.in_features),
+    typed = weight.is_meta or not torch.is_autocast_enabled(weight.device.type)
+    checked: list[tuple[Tensor, int]] = []
+    for name, x, projection in (
+        ("queries", queries, layer.W_q),
+        ("keys", keys, layer.W_k),
+        ("values", values, layer.W_v),
     ):
+        width = projection.in_features
+        if any(x is other and width == read for other, read in checked):  # self-attention checks its tokens once
+            continue
+        checked.append((x, width))
         if not isinstance(x, Tensor) or not x.is_floating_point():
             raise TypeError(f"{where}: {name} must be a floating tensor, got {_kind(x)}")
         if x.ndim < 2 or x.shape[-1] != width:
@@ -118,9 +189,9 @@ def check_tokens(layer, queries: Tensor, keys: Tensor, values: Tensor) -> None:
                 f"{where}: queries and {name} must have the same leading axes, "
                 f"got shapes {_shape(queries)} and {_shape(x)}"
             )
-        if weight.is_meta or not torch.is_autocast_enabled(weight.device.type):
+        if typed:
             check_type(where, name, x, "the layer", weight)
-    if keys.shape[-2] != values.shape[-2]:
+    if keys is not values and keys.shape[-2] != values.shape[-2]:
         raise ValueError(
             f"{where}: keys and values must hold the same number m of tokens, "
             f"got shapes {_shape(keys)} and {_shape(values)}"

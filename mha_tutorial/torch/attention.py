@@ -1,20 +1,25 @@
 """A multi-head attention layer in PyTorch: four projections and a kernel; tokens are rows."""
 
 import math
+from collections.abc import Callable
 from typing import Self
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from ..masks import Mask
 from ..trace import Trace
 from ..weights import ColumnWeights, RowWeights
 from . import _checks, transfer
+from .kernels import KERNELS
 from .kernels.fused import fused
-from .kernels.guard import Kernel
+from .kernels.guard import Kernel, sums, unwrap
 from .kernels.naive import masked_scores, softmax
-from .kernels.slots import ExtraKeys
+from .slots import ExtraKeys, as_modules
+
+Positions = Int[Tensor, "*#b n"] | tuple[Int[Tensor, "*#b n"], Int[Tensor, "*#b m"]]
+Prepare = Callable[[Tensor, Tensor, Positions], tuple[Tensor, Tensor]]  # q (b, h, n, d_k), k (b, h_kv, m, d_k)
 
 
 class MultiHeadAttention(nn.Module):
@@ -22,16 +27,23 @@ class MultiHeadAttention(nn.Module):
 
     Computes what `mha_tutorial.MultiHeadAttention` computes. ``W_q``, ``W_k``, ``W_v`` and ``W_o`` are
     ``nn.Linear`` modules which hold the matrices of all heads, one below the other: ``W_q.weight`` is
-    ``(heads d_k, d_model)``. Each is initialised as a matrix of its own, uniformly within
+    ``(h d_k, d_model)``. Each is initialised as a matrix of its own, uniformly within
     ``±sqrt(6 / (rows + columns))`` (Glorot), and biases are zero. (``nn.MultiheadAttention`` takes the three
-    projections for one matrix, and so starts with smaller entries.)
+    projections for one matrix, and so starts with smaller entries.) The number of heads is read off the
+    projections, so a layer whose projections are cut to some of its heads is a layer.
+
+    **Masked positions** may hold anything in eager mode on a CPU: neither the output nor a gradient depends on them.
+    In self-attention a token that is not finite shows in every query that may see it. What other devices and compiled
+    code promise depends on the kernel: see `fused`, which is the default, and `guarded`.
 
     Parameters
     ----------
-    kv_heads
-        The number of key-value heads, `heads` if left out, which it must divide.
+    h
+        The number of heads.
+    h_kv
+        The number of key-value heads, `h` if left out, which it must divide.
     d_k
-        The width of a head's queries and keys, ``d_model / heads`` if left out.
+        The width of a head's queries and keys, ``d_model / h`` if left out.
     d_v
         The width of a head's values, likewise.
     bias
@@ -42,16 +54,26 @@ class MultiHeadAttention(nn.Module):
         What computes the heads: one of `KERNELS`, or any function of their signature.
     widths
         The widths of the tokens that ``W_q``, ``W_k`` and ``W_v`` read, each `d_model` if left out.
+    scale
+        The factor between inner product and score, any finite number. If left out the kernel takes its own,
+        ``1/sqrt(d_k)``.
+    prepare
+        What happens to queries and keys between projection and scores: ``prepare(q, k, positions) -> (q, k)``, such
+        as rotary positions or a normalisation. `positions` is one tensor in self-attention, and a pair otherwise.
+    extra_keys
+        Keys and values of the layer's own, which every query sees: `ExtraKeys`, a pair, or a list of these.
 
     Raises
     ------
+    TypeError
+        If `kernel` or `prepare` cannot be called, or `extra_keys` is of another kind.
     ValueError
-        If a size is below 1, `heads` does not divide `d_model` and a width was left out, `kv_heads` does not
-        divide `heads`, or `dropout` is not a probability.
+        If a size is below 1, `h` does not divide `d_model` and a width was left out, `h_kv` does not divide `h`,
+        `dropout` is not a probability, `scale` is not finite, or extra keys do not fit.
 
     Examples
     --------
-    >>> layer = MultiHeadAttention(d_model=12, heads=4, kv_heads=2)
+    >>> layer = MultiHeadAttention(d_model=12, h=4, h_kv=2)
     >>> layer(torch.zeros(2, 5, 12)).shape, layer.trace(torch.zeros(2, 5, 12)).attention.shape
     (torch.Size([2, 5, 12]), torch.Size([2, 4, 5, 5]))
     """
@@ -59,8 +81,8 @@ class MultiHeadAttention(nn.Module):
     def __init__(
         self,
         d_model: int,
-        heads: int,
-        kv_heads: int | None = None,
+        h: int,
+        h_kv: int | None = None,
         d_k: int | None = None,
         d_v: int | None = None,
         bias: bool = True,
@@ -70,21 +92,50 @@ class MultiHeadAttention(nn.Module):
         dtype: torch.dtype | None = None,
         *,
         widths: tuple[int, int, int] | None = None,
+        scale: float | None = None,
+        prepare: Prepare | None = None,
+        extra_keys: ExtraKeys | tuple[Tensor, Tensor] | list | None = None,
     ):
         super().__init__()
-        kv_heads = heads if kv_heads is None else kv_heads
-        _checks.check_sizes(d_model, heads, kv_heads, d_k, d_v, dropout)
-        self.d_model, self.heads, self.kv_heads = d_model, heads, kv_heads
-        self.d_k = d_model // heads if d_k is None else d_k
-        self.d_v = d_model // heads if d_v is None else d_v
-        self.dropout, self.kernel = dropout, kernel
+        h_kv = h if h_kv is None else h_kv
+        _checks.check_sizes(d_model, h, h_kv, d_k, d_v, dropout)
+        if prepare is not None:
+            _checks.check_function("prepare", prepare, "(q, k, positions) -> (q, k)")
+        self.d_model = d_model
+        self.d_k = d_model // h if d_k is None else d_k
+        self.d_v = d_model // h if d_v is None else d_v
+        self.dropout, self.kernel, self.prepare = dropout, kernel, prepare
+        self.scale = None if scale is None else _checks.check_scale("MultiHeadAttention", scale)
         width_q, width_k, width_v = (d_model,) * 3 if widths is None else widths
         factory = {"bias": bias, "device": device, "dtype": dtype}
-        self.W_q = nn.Linear(width_q, heads * self.d_k, **factory)
-        self.W_k = nn.Linear(width_k, kv_heads * self.d_k, **factory)
-        self.W_v = nn.Linear(width_v, kv_heads * self.d_v, **factory)
-        self.W_o = nn.Linear(heads * self.d_v, d_model, **factory)
+        self.W_q = nn.Linear(width_q, h * self.d_k, **factory)
+        self.W_k = nn.Linear(width_k, h_kv * self.d_k, **factory)
+        self.W_v = nn.Linear(width_v, h_kv * self.d_v, **factory)
+        self.W_o = nn.Linear(h * self.d_v, d_model, **factory)
+        self.extra_keys = as_modules(extra_keys)
+        for extra in self.extra_keys:
+            shapes = tuple(extra.keys.shape), tuple(extra.values.shape)
+            if any(shape != (h_kv, shape[1], width) for shape, width in zip(shapes, (self.d_k, self.d_v), strict=True)):
+                raise ValueError(
+                    f"extra keys must be (h_kv, s, d_k) and values (h_kv, s, d_v) with h_kv={h_kv}, d_k={self.d_k} "
+                    f"and d_v={self.d_v}, got {shapes[0]} and {shapes[1]}"
+                )
         self.reset_parameters()
+
+    def __setattr__(self, name: str, value) -> None:
+        if name == "kernel":
+            _checks.check_function("kernel", value, "such as fused, of the signature of KERNELS", KERNELS)
+        super().__setattr__(name, value)
+
+    @property
+    def h(self) -> int:
+        """The number of heads, as many as the query projection makes."""
+        return self.W_q.weight.shape[0] // self.d_k
+
+    @property
+    def h_kv(self) -> int:
+        """The number of key-value heads, as many as the key projection makes."""
+        return self.W_k.weight.shape[0] // self.d_k
 
     def reset_parameters(self) -> None:
         """Draw every matrix anew and set every bias to zero."""
@@ -101,6 +152,7 @@ class MultiHeadAttention(nn.Module):
         *,
         visible: Bool[Tensor, "*#b_h #n #m"] | Mask | None = None,
         bias: Float[Tensor, "*#b_h #n #m"] | None = None,
+        positions: Positions | None = None,
     ) -> Float[Tensor, "*b n d_model"]:
         """Attend: ``layer(x)`` to itself, ``layer(x, memory)`` to a memory, ``layer(q, k, v)`` to any.
 
@@ -113,55 +165,101 @@ class MultiHeadAttention(nn.Module):
         visible
             What a query may see: a structured mask, or a boolean tensor that broadcasts to the scores.
         bias
-            Is added to the scores, whatever its entries: a mask of zeros and ones hides nothing here.
+            Is added to the scores, in its own precision, whatever its entries: a mask of zeros and ones hides nothing
+            here. Minus infinity hides.
+        positions
+            What `prepare` is told of the tokens: one integer for each, ``(n,)`` or ``(*b, n)``, the place in the
+            sequence if left out. In cross-attention a pair, of the queries and of the keys.
 
         Raises
         ------
         TypeError, ValueError
-            If a tensor is not of the layer's type or widths, tensors do not fit each other, or `visible` is
-            not boolean.
+            If a tensor is not of the layer's type or widths, tensors do not fit each other, `visible` is not
+            boolean, or `prepare` returns something else than it was given.
         """
-        q, k, v, visible, bias = self._project(queries, keys, values, visible, bias)
+        q, k, v, visible, bias = self._project(queries, keys, values, visible, bias, positions)
         return self._merge(self._attend(q, k, v, visible, bias), queries.shape[:-2])
 
-    def trace(self, queries, keys=None, values=None, *, visible=None, bias=None) -> Trace:
-        """Attend as a call does, and return every step, in tensors.
+    def trace(self, queries, keys=None, values=None, *, visible=None, bias=None, positions=None) -> Trace:
+        """Attend as a call does, and return every step, in tensors; extra keys stand behind the others.
 
-        Scores and attention are computed beside the kernel and before dropout; heads and output are the
-        kernel's. `ExtraKeys` stand behind the others.
+        Heads and output are the kernel's, queries and keys what `prepare` made of them. Scores and attention are
+        computed beside the kernel, in float32 or wider and before dropout, with the scale that is the kernel's or
+        bound to it by ``functools.partial``. Of a kernel that is not of this package nobody knows what it does to a
+        score: its attention is found by giving it an identity for values, and its scores, each up to a constant for
+        the query, as the logarithms of that.
         """
-        q, k, v, visible, bias = self._project(queries, keys, values, visible, bias)
+        q, k, v, visible, bias = self._project(queries, keys, values, visible, bias, positions)
         heads = self._attend(q, k, v, visible, bias)
-        kernel = self.kernel
-        while isinstance(kernel, ExtraKeys):
-            k, v, visible, bias = kernel.extend(q, k, v, visible, bias)
-            kernel = kernel.kernel
-        scores, hidden = masked_scores(q, k, visible, bias, self.d_k**-0.5)
+        known, bound = unwrap(self.kernel)
+        if known is None:
+            identity = torch.eye(k.shape[2], dtype=v.dtype, device=v.device).expand(*k.shape[:2], -1, -1)
+            attention = self._attend(q, k, identity, visible, bias, dropout=0.0).to(sums(q, bias))
+            scores = attention.log()
+        else:
+            scale = bound.get("scale") if self.scale is None else self.scale
+            scores, hidden = masked_scores(q, k, visible, bias, self.d_k**-0.5 if scale is None else scale)
+            attention = softmax(scores, hidden)
         batch = queries.shape[:-2]
-        steps = (x.reshape(*batch, *x.shape[1:]) for x in (q, k, v, scores, softmax(scores, hidden), heads))
+        steps = (x.reshape(*batch, *x.shape[1:]) for x in (q, k, v, scores, attention, heads))
         return Trace._make((*steps, self._merge(heads, batch)))
 
-    def _project(self, queries: Tensor, keys: Tensor | None, values: Tensor | None, visible, bias):
-        """What the kernel takes: tensors with one batch axis and one for the heads."""
+    def _project(self, queries: Tensor, keys: Tensor | None, values: Tensor | None, visible, bias, positions):
+        """What the kernel takes: tensors with one batch axis and one for the heads, extra keys included."""
         keys = queries if keys is None else keys
         values = keys if values is None else values
         _checks.check_tokens(self, queries, keys, values)
-        q = _split(self.W_q(queries), self.heads)
-        k = _split(self.W_k(keys), self.kv_heads)
-        v = _split(self.W_v(values), self.kv_heads)
+        q = _split(self.W_q(queries), self.d_k)
+        k = _split(self.W_k(keys), self.d_k)
+        v = _split(self.W_v(values), self.d_v)
+        if self.prepare is not None or positions is not None:
+            q, k = self._prepared(q, k, queries, keys, positions)
         if queries.ndim > 3:
-            scores = (*queries.shape[:-2], self.heads, queries.shape[-2], keys.shape[-2])
+            scores = (*queries.shape[:-2], q.shape[1], queries.shape[-2], keys.shape[-2])
             visible, bias = _one_batch_axis("visible", visible, scores), _one_batch_axis("bias", bias, scores)
+        for extra in self.extra_keys:
+            if visible is not None and not isinstance(visible, Mask):
+                _checks.check_visible("MultiHeadAttention", visible, (*q.shape[:3], k.shape[2]))
+            k, v, visible, bias = extra.extend(q, k, v, visible, bias)
         return q, k, v, visible, bias
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, visible, bias) -> Tensor:
-        dropout = {"dropout": self.dropout} if self.training and self.dropout else {}
-        return self.kernel(q, k, v, visible=visible, bias=bias, **dropout)
+    def _prepared(self, q: Tensor, k: Tensor, queries: Tensor, keys: Tensor, positions) -> tuple[Tensor, Tensor]:
+        batch = tuple(queries.shape[:-2])
+        lengths = {"queries": queries.shape[-2], "keys": keys.shape[-2]}
+        alone = keys is queries
+        if positions is None:
+            made = tuple(torch.arange(length, device=q.device) for length in lengths.values())
+            positions = made[0] if alone else made
+        elif alone and not isinstance(positions, tuple):
+            _checks.check_positions("positions", positions, batch, lengths["queries"])
+            positions = _of_one_batch_axis(positions, batch)
+        elif not isinstance(positions, tuple) or len(positions) != 2:
+            raise ValueError(
+                "MultiHeadAttention: positions must be a pair where the keys are not the queries, "
+                f"(of the queries, of the keys), got {type(positions).__name__}"
+            )
+        else:
+            for given, (name, length) in zip(positions, lengths.items(), strict=True):
+                _checks.check_positions(f"positions of the {name}", given, batch, length)
+            positions = tuple(_of_one_batch_axis(given, batch) for given in positions)
+        if self.prepare is None:
+            return q, k
+        made = self.prepare(q, k, positions)
+        _checks.check_prepared(made, q, k)
+        return made
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, visible, bias, dropout: float | None = None) -> Tensor:
+        options = {}
+        if self.scale is not None:
+            options["scale"] = self.scale
+        if dropout is None and self.training and self.dropout:
+            options["dropout"] = self.dropout
+        return self.kernel(q, k, v, visible=visible, bias=bias, **options)
 
     def _merge(self, heads: Tensor, batch: torch.Size) -> Tensor:
         """Put the heads of each token side by side and multiply by the whole ``W_o``."""
         output = self.W_o(heads.transpose(1, 2).flatten(2))
-        return output.reshape(*batch, *output.shape[1:])
+        return output if len(batch) == 1 else output.reshape(*batch, *output.shape[1:])
 
     @classmethod
     def from_weights(
@@ -172,6 +270,9 @@ class MultiHeadAttention(nn.Module):
         kernel: Kernel = fused,
         device=None,
         dtype: torch.dtype | None = None,
+        scale: float | None = None,
+        prepare: Prepare | None = None,
+        extra_keys: ExtraKeys | tuple[Tensor, Tensor] | list | None = None,
     ) -> Self:
         """Make the layer that has copies of these weights, in their type unless another is given.
 
@@ -194,6 +295,9 @@ class MultiHeadAttention(nn.Module):
             device=device,
             dtype=torch.from_numpy(weights.W_q).dtype if dtype is None else dtype,
             widths=weights.widths,
+            scale=scale,
+            prepare=prepare,
+            extra_keys=extra_keys,
         )
         transfer.load(layer, weights)
         return layer
@@ -203,7 +307,7 @@ class MultiHeadAttention(nn.Module):
 
         Examples
         --------
-        >>> MultiHeadAttention(d_model=6, heads=2, d_v=5).to_weights().W_o.shape
+        >>> MultiHeadAttention(d_model=6, h=2, d_v=5).to_weights().W_o.shape
         (2, 5, 6)
         """
         return transfer.dump(self)
@@ -213,7 +317,7 @@ class MultiHeadAttention(nn.Module):
         """Make the layer that computes what an ``nn.MultiheadAttention`` computes, with copies of its weights.
 
         This layer takes ``(batch, tokens, width)``, whatever ``module.batch_first`` is. What ``add_bias_kv``
-        and ``add_zero_attn`` append become `ExtraKeys` around the kernel.
+        and ``add_zero_attn`` append become `ExtraKeys` of the layer.
 
         Examples
         --------
@@ -227,10 +331,11 @@ class MultiHeadAttention(nn.Module):
             module.num_heads,
             bias=module.in_proj_bias is not None,
             dropout=module.dropout,
-            kernel=transfer.with_extra_keys(module, kernel),
+            kernel=kernel,
             device=module.out_proj.weight.device,
             dtype=module.out_proj.weight.dtype,
             widths=(module.embed_dim, module.kdim, module.vdim),
+            extra_keys=transfer.extra_keys_of(module),
         )
         transfer.load_torch(layer, module)
         return layer.train(module.training)
@@ -238,24 +343,39 @@ class MultiHeadAttention(nn.Module):
     def to_torch(self) -> nn.MultiheadAttention:
         """Make the ``nn.MultiheadAttention`` that computes what this layer computes, batch first.
 
+        A scale of the layer, or one bound to its kernel by ``functools.partial``, goes into the query projection.
+        What another function around the kernel does cannot be known, and is not carried over.
+
         Raises
         ------
         ValueError
-            If there is none: it has as many key-value heads as heads, all of width ``d_model / heads``, and
-            queries as wide as the output. Extra keys are not carried over.
+            If there is none: it has as many key-value heads as heads, all of width ``d_model / h``, queries as wide
+            as the output, nothing between projection and scores, and no extra keys but a learned one and a zero.
         """
         return transfer.dump_torch(self)
 
     def extra_repr(self) -> str:
-        kernel = getattr(self.kernel, "__name__", type(self.kernel).__name__)
-        sizes = ("d_model", "heads", "kv_heads", "d_k", "d_v", "dropout")
-        return ", ".join(f"{name}={getattr(self, name)}" for name in sizes) + f", kernel={kernel}"
+        sizes = {name: getattr(self, name) for name in ("d_model", "h", "h_kv", "d_k", "d_v", "dropout")}
+        if self.scale is not None:
+            sizes["scale"] = self.scale
+        for name in ("kernel", "prepare"):
+            function = getattr(self, name)
+            if function is not None:
+                sizes[name] = getattr(function, "__name__", type(function).__name__)
+        return ", ".join(f"{name}={size}" for name, size in sizes.items())
 
 
-def _split(projected: Tensor, heads: int) -> Tensor:
+def _split(projected: Tensor, width: int) -> Tensor:
     """Give the heads an axis, ``(*b, n, h d)`` to ``(b, h, n, d)``; the batch axes become one."""
-    *batch, n, width = projected.shape
-    return projected.reshape(math.prod(batch), n, heads, width // heads).transpose(1, 2)
+    *batch, n, together = projected.shape
+    return projected.reshape(math.prod(batch), n, together // width, width).transpose(1, 2)
+
+
+def _of_one_batch_axis(positions: Tensor, batch: tuple[int, ...]) -> Tensor:
+    """Make one batch axis of several, in the positions of tokens; ``(n,)`` stays what it is."""
+    if positions.ndim == 1 or len(batch) < 2:
+        return positions
+    return positions.expand(*batch, -1).reshape(-1, positions.shape[-1])
 
 
 def _one_batch_axis(name: str, x: Tensor | Mask | None, scores: tuple[int, ...]) -> Tensor | None:
@@ -264,8 +384,10 @@ def _one_batch_axis(name: str, x: Tensor | Mask | None, scores: tuple[int, ...])
     if isinstance(x, Mask):
         x = torch.from_numpy(x.rows(n, m, tuple(batch)))
         x = x if x.ndim == 2 else x.unsqueeze(-3)
-    if x is None or x.ndim <= 3:
+    if not isinstance(x, Tensor):  # the kernel refuses what is neither
         return x
     _checks.check_broadcast("MultiHeadAttention", name, x, scores)
+    if x.ndim < 3:
+        return x
     x = x[(None,) * (len(scores) - x.ndim)]
     return x.expand(*batch, *x.shape[-3:]).flatten(0, len(batch) - 1)

@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from functools import reduce
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
-from ..masks import And, Causal, Mask, Not, Or, Padding, Window, offset
+from ..masks import And, Causal, Documents, Mask, Not, Or, Padding, Prefix, Window, offset
 
 Positions = Callable[[Tensor, Tensor, Tensor], Tensor]  # entries of the batch, queries, keys -> visible
 
@@ -47,9 +48,25 @@ def at_positions(mask: Mask, b: int, n: int, m: int, device: torch.device) -> Po
         case Window(size):
             shift = offset(mask, n, m)
             return lambda entry, i, j: (i + shift - j).abs() < size
-        case Padding():
+        case Padding(_, "left"):
+            lengths = _lengths(mask, b, m, device)
+            return lambda entry, i, j: j >= m - lengths[entry]
+        case Padding() | Prefix():
             lengths = _lengths(mask, b, m, device)
             return lambda entry, i, j: j < lengths[entry]
+        case Documents():
+            ends = _lengths(mask, b, m, device).cumsum(dim=-1)  # (b, documents)
+            shift = offset(mask, n, m)
+
+            def document(entry: Tensor, place: Tensor) -> Tensor:
+                return (ends[entry] <= place.unsqueeze(-1)).sum(dim=-1)
+
+            def together(entry: Tensor, i: Tensor, j: Tensor) -> Tensor:
+                place = i + shift
+                own = document(entry, place)
+                return (own == document(entry, j)) & (own < ends.shape[-1]) & (place >= 0)
+
+            return together
     raise TypeError(f"no rule is known for the mask {type(mask).__name__}; pass a boolean tensor, mask.rows(n, m)")
 
 
@@ -106,13 +123,28 @@ def reach(mask: Mask, start: int, stop: int, n: int, m: int) -> tuple[int, int]:
         case Window(size) if not torch.compiler.is_exporting():  # for any length, an end cannot be compared with it
             shift = offset(mask, n, m)
             return _within(start + shift - size + 1, m), _within(stop + shift + size - 1, m)
-        case Padding() if not torch.compiler.is_compiling():  # lengths are an input of the compiled graph
-            return 0, int(mask.lengths.max(initial=0))
+        case Padding(_, "left") if not torch.compiler.is_compiling():
+            return _within(m - int(mask.lengths.max(initial=0)), m), m
+        case Padding() | Prefix() if not torch.compiler.is_compiling():  # lengths are an input of a compiled graph
+            return 0, _within(int(mask.lengths.max(initial=0)), m)
+        case Documents() if not torch.compiler.is_compiling():
+            return _reach_of_documents(mask, start, stop, n, m)
     return 0, m
 
 
+def _reach_of_documents(mask: Documents, start: int, stop: int, n: int, m: int) -> tuple[int, int]:
+    """The first key of the first document, and the end of the last, that queries from `start` up to `stop` belong to."""
+    ends = np.cumsum(mask.lengths, axis=-1).reshape(-1, mask.lengths.shape[-1])
+    starts = ends - mask.lengths.reshape(ends.shape)
+    first, last = start + offset(mask, n, m), stop + offset(mask, n, m)
+    meets = (starts < last) & (ends > first) & (starts < ends)
+    if not meets.any():
+        return 0, 0
+    return _within(int(starts[meets].min()), m), _within(int(ends[meets].max()), m)
+
+
 def from_torch(
-    heads: int,
+    h: int,
     attn_mask: Shaped[Tensor, "*b_h n m"] | None = None,
     key_padding_mask: Shaped[Tensor, "*b m"] | None = None,
 ) -> tuple[Bool[Tensor, "*#b_h #n m"] | None, Float[Tensor, "*#b_h n m"] | None]:
@@ -144,12 +176,12 @@ def from_torch(
     masks = []
     if attn_mask is not None:
         if attn_mask.ndim == 3:
-            if attn_mask.shape[0] % heads:
+            if attn_mask.shape[0] % h:
                 raise ValueError(
-                    f"attn_mask must have an entry for each of {heads} heads of each sequence, "
+                    f"attn_mask must have an entry for each of {h} heads of each sequence, "
                     f"got shape {tuple(attn_mask.shape)}"
                 )
-            attn_mask = attn_mask.unflatten(0, (-1, heads))
+            attn_mask = attn_mask.unflatten(0, (-1, h))
         masks.append(("attn_mask", attn_mask))
     if key_padding_mask is not None:
         masks.append(("key_padding_mask", key_padding_mask[..., None, None, :]))
@@ -168,8 +200,21 @@ def _within(position: int, m: int) -> int:
     return min(max(position, 0), m)
 
 
-def _lengths(mask: Padding, b: int, m: int, device: torch.device) -> Tensor:
-    """The lengths of every entry of the batch."""
-    if not torch.compiler.is_compiling():
-        mask.check(m, (b,))
-    return torch.from_numpy(mask.lengths.copy()).to(device).expand(b)
+def _lengths(mask: Padding | Prefix | Documents, b: int, m: int, device: torch.device) -> Tensor:
+    """The lengths for every entry of the batch, (b,), or those of its documents, (b, documents).
+
+    They are checked: in a compiled graph, to which they are an input, by an assertion of the graph.
+    """
+    own_axes = 1 if isinstance(mask, Documents) else 0
+    if torch.compiler.is_compiling():
+        shape = mask.lengths.shape
+        if len(shape) > own_axes and tuple(shape[: len(shape) - own_axes]) != (b,):
+            raise ValueError(f"{type(mask).__name__}: lengths of shape {tuple(shape)} do not fit the batch ({b},)")
+        lengths = torch.from_numpy(mask.lengths)
+        longest = lengths.sum(dim=-1) if own_axes else lengths
+        torch._assert_async((longest <= m).all(), f"{type(mask).__name__}: lengths must not exceed the keys")
+    else:
+        mask.check(int(m), (int(b),))  # they are tensors in torch.jit.trace
+        lengths = torch.from_numpy(mask.lengths.copy())
+    lengths = lengths.to(device, non_blocking=True)  # copied from where it lies: nobody waits for the device
+    return lengths.expand(b, *lengths.shape[lengths.ndim - own_axes :])

@@ -7,8 +7,8 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from ..weights import ColumnWeights, RowWeights
-from .kernels.guard import Kernel
-from .kernels.slots import ExtraKeys
+from .kernels.guard import unwrap
+from .slots import ExtraKeys
 
 if TYPE_CHECKING:
     from .attention import MultiHeadAttention
@@ -38,7 +38,7 @@ def load(layer: "MultiHeadAttention", weights: ColumnWeights | RowWeights) -> No
 
 def dump(layer: "MultiHeadAttention") -> RowWeights:
     """Copy the weights out of a layer."""
-    heads = {"q": layer.heads, "k": layer.kv_heads, "v": layer.kv_heads, "o": layer.heads}
+    heads = {"q": layer.h, "k": layer.h_kv, "v": layer.h_kv, "o": layer.h}
     arrays = {}
     for name, (by_head, stored) in STORED.items():
         projection = _projection(layer, name)
@@ -62,22 +62,30 @@ def load_torch(layer: "MultiHeadAttention", module: nn.MultiheadAttention) -> No
 @torch.no_grad()
 def dump_torch(layer: "MultiHeadAttention") -> nn.MultiheadAttention:
     """Copy the weights of a layer into an ``nn.MultiheadAttention``; a bias that is missing becomes zero."""
-    width = layer.d_model / layer.heads
+    width = layer.d_model / layer.h
+    extra = list(layer.extra_keys)
+    with_zeros = bool(extra) and not extra[-1].keys.any() and not extra[-1].values.any()
+    learned = extra[:-1] if with_zeros else extra
     if (
-        layer.kv_heads != layer.heads
+        layer.h_kv != layer.h
         or (layer.d_k, layer.d_v) != (width, width)
         or layer.W_q.in_features != layer.d_model
-        or isinstance(layer.kernel, ExtraKeys)
+        or layer.prepare is not None
+        or len(learned) > 1
+        or any(one.keys.shape[1] != 1 for one in extra)
     ):
         raise ValueError(
-            "nn.MultiheadAttention has kv_heads = heads, d_k = d_v = d_model / heads, queries of width d_model and "
-            f"a kernel of its own, got {layer.extra_repr()}, queries of width {layer.W_q.in_features}"
+            "nn.MultiheadAttention has h_kv = h, d_k = d_v = d_model / h, queries of width d_model, nothing between "
+            "projection and scores, and no extra keys but a learned one and one of zeros behind it, got "
+            f"{layer.extra_repr()}, queries of width {layer.W_q.in_features} and {len(extra)} sets of extra keys"
         )
     module = nn.MultiheadAttention(
         layer.d_model,
-        layer.heads,
+        layer.h,
         layer.dropout,
         bias=any(_projection(layer, name).bias is not None for name in STORED),
+        add_bias_kv=bool(learned),
+        add_zero_attn=with_zeros,
         kdim=layer.W_k.in_features,
         vdim=layer.W_v.in_features,
         batch_first=True,
@@ -89,19 +97,27 @@ def dump_torch(layer: "MultiHeadAttention") -> nn.MultiheadAttention:
         W.copy_(projection.weight)
         if b is not None and projection.bias is not None:
             b.copy_(projection.bias)
+    scale = layer.scale if layer.scale is not None else unwrap(layer.kernel)[1].get("scale")
+    if scale is not None:
+        for of_queries in _views(module)["q"]:
+            if of_queries is not None:
+                of_queries.mul_(scale * layer.d_k**0.5)
+    if learned and module.bias_k is not None and module.bias_v is not None:
+        module.bias_k.copy_(learned[0].keys.view_as(module.bias_k))
+        module.bias_v.copy_(learned[0].values.view_as(module.bias_v))
     return module.train(layer.training)
 
 
-def with_extra_keys(module: nn.MultiheadAttention, kernel: Kernel) -> Kernel:
-    """Put around a kernel the keys that the module appends: a learned one, then one of zeros."""
+def extra_keys_of(module: nn.MultiheadAttention) -> list[ExtraKeys]:
+    """The keys and values that the module appends: a learned one, then one of zeros."""
     shape = (module.num_heads, 1, module.head_dim)
+    extra = []
+    if module.bias_k is not None and module.bias_v is not None:  # both or neither
+        extra.append(ExtraKeys(*(nn.Parameter(b.detach().clone().view(shape)) for b in (module.bias_k, module.bias_v))))
     if module.add_zero_attn:
         zeros = module.out_proj.weight.new_zeros(shape)
-        kernel = ExtraKeys(zeros, zeros.clone(), kernel)
-    if module.bias_k is not None and module.bias_v is not None:  # both or neither
-        key, value = (nn.Parameter(b.detach().clone().view(shape)) for b in (module.bias_k, module.bias_v))
-        kernel = ExtraKeys(key, value, kernel)
-    return kernel
+        extra.append(ExtraKeys(zeros, zeros.clone()))
+    return extra
 
 
 def _views(module: nn.MultiheadAttention) -> dict[str, tuple[Tensor, Tensor | None]]:

@@ -5,13 +5,11 @@ from .fused import backend_of, fused, fused_on
 from .guard import Kernel, guarded
 from .naive import naive
 from .online import online
-from .slots import ExtraKeys
 
 KERNELS: dict[str, Kernel] = {"naive": naive, "fused": fused, "online": online, "flex": flex}
 
 __all__ = [
     "KERNELS",
-    "ExtraKeys",
     "Kernel",
     "backend_of",
     "flex",

@@ -13,7 +13,7 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 from ...masks import Causal, Mask, Padding, offset
 from .._checks import check_kernel
 from ..masks import reach, rows
-from .guard import Kernel, is_differentiated, is_eager, is_tame, run_kernel, sums
+from .guard import Kernel, is_differentiated, is_eager, is_tame, is_transformed, run_kernel, sums
 from .naive import naive
 from .online import online
 from .selection import hidden_pairs, without_unseen
@@ -51,12 +51,15 @@ def fused(
     its negative go to `online` where gradients are asked for; the rounding that remains is |score| · 6e-8. Elsewhere
     choose `online` or ``guarded(fused)``.
 
+    Under the transforms of ``torch.func`` `online` computes, which they can transform any number of times.
+
     Parameters and errors are those of `naive`.
 
     Raises
     ------
     NotImplementedError
-        For `log_sums`, which ``scaled_dot_product_attention`` keeps to itself.
+        For `log_sums`, which ``scaled_dot_product_attention`` keeps to itself, and for second derivatives, when they
+        are asked for.
 
     Examples
     --------
@@ -119,15 +122,43 @@ class _Call(NamedTuple):
 
 def _fused(q: Tensor, k: Tensor, v: Tensor, *, visible, bias, scale: float, dropout: float) -> Tensor:
     options = {"visible": visible, "bias": bias, "scale": scale}
-    if not is_eager(q):
-        return _unseen(q, k, v, dropout, **options)
     differentiated = is_differentiated(q, k, v, bias)
-    if not differentiated or (is_tame(v) and _scores_are_small(q, k, bias, scale)):
-        heads = _call(q, k, v, dropout, **options)
-        hides = visible is not None or bias is not None
-        if is_tame(q, k, heads) if hides else is_tame(q, k):
-            return heads
+    if differentiated and not dropout and not is_differentiated(bias) and not torch.compiler.is_compiling():
+        q, k, v = _Once.apply(q, k, v)
+    if is_eager(q):
+        if not differentiated or (is_tame(v) and _scores_are_small(q, k, bias, scale)):
+            heads = _call(q, k, v, dropout, **options)
+            hides = visible is not None or bias is not None
+            if is_tame(q, k, heads) if hides else is_tame(q, k):
+                return heads
+    elif not is_transformed():
+        return _unseen(q, k, v, dropout, **options)
     return naive(q, k, v, dropout=dropout, **options) if dropout else online(q, k, v, **options)
+
+
+class _Once(torch.autograd.Function):
+    """Hand queries, keys and values on to what can be differentiated once; the second time say so.
+
+    The backend's own message names a function that nobody called.
+    """
+
+    @staticmethod
+    def forward(ctx, *tensors):
+        return tuple(x.view_as(x) for x in tensors)
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        return _Refuse.apply(*gradients) if torch.is_grad_enabled() else gradients
+
+
+class _Refuse(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, *gradients):
+        return tuple(None if x is None else x.view_as(x) for x in gradients)
+
+    @staticmethod
+    def backward(ctx, *_):
+        raise NotImplementedError("fused: there is no second derivative; choose naive or online")
 
 
 def _scores_are_small(q: Tensor, k: Tensor, bias: Tensor | None, scale: float) -> bool:
@@ -211,8 +242,8 @@ def _all_visible(mask: Mask, b: int, n: int, m: int, keys: slice) -> bool:
     if isinstance(mask, Causal):
         return n == 1
     if isinstance(mask, Padding) and not torch.compiler.is_compiling():
-        mask.check(m, (b,))
-        return bool((mask.lengths == keys.stop).all())
+        mask.check(int(m), (int(b),))
+        return bool((mask.lengths == keys.stop - keys.start).all())
     return False
 
 

@@ -14,6 +14,7 @@ from functools import partial
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 from .._checks import check_kernel, check_scale
 
@@ -36,7 +37,7 @@ def run_kernel(
     The scale is ``1/sqrt(d_k)`` if it is left out.
     """
     check_kernel(name, q, k, v, visible, bias)
-    scale = q.shape[-1] ** -0.5 if scale is None else check_scale(name, scale)
+    scale = float(q.shape[-1]) ** -0.5 if scale is None else check_scale(name, scale)
     return compute(q, k, v, visible=visible, bias=bias, scale=scale, **options)
 
 
@@ -45,8 +46,8 @@ def guarded(kernel: Kernel) -> Kernel:
 
     In eager mode, on a GPU too, it looks at the data and waits for the answer. Where all numbers are finite and so
     small that no score can overflow, and no gradients will be asked for, the kernel computes. Everything else goes
-    to `online`, which selects what is visible and has right gradients for scores of any size; with dropout, to
-    `naive`. So does everything in compiled code, where nobody can look.
+    to `online`, which selects what is visible and has right gradients for scores of any size. With dropout, and in
+    compiled, exported and traced code, where nobody can look and lengths may change, `naive` computes.
 
     A kernel that is not one of this package gets inputs in which what is not finite is zero, and the queries that
     see it get NaN afterwards.
@@ -79,7 +80,8 @@ def _guarded(
     from .online import online
 
     options = {name: bound[name] for name in ("scale",) if name in bound} | options
-    return (naive if options.get("dropout") else online)(q, k, v, **options)
+    lasting = options.get("dropout") or torch.compiler.is_compiling() or torch.jit.is_tracing()
+    return (naive if lasting else online)(q, k, v, **options)
 
 
 def unwrap(kernel: Kernel) -> tuple[Kernel | None, dict]:
@@ -130,9 +132,14 @@ def is_eager(x: Tensor, any_device: bool = False) -> bool:
     """
     if torch.compiler.is_compiling() or type(x) not in (Tensor, nn.Parameter) or x.is_meta:
         return False
-    if torch.jit.is_tracing() or torch._C._functorch.maybe_current_level() is not None:
+    if torch.jit.is_tracing() or is_transformed() or _batched(x):
         return False
     return any_device or x.device.type == "cpu"
+
+
+def _batched(x: Tensor) -> bool:
+    """Whether a tensor stands for several at once, as a gradient does under ``is_grads_batched``."""
+    return torch._C._functorch.is_legacy_batchedtensor(x)
 
 
 def is_tame(*tensors: Tensor) -> bool:
@@ -140,19 +147,31 @@ def is_tame(*tensors: Tensor) -> bool:
 
     Examples
     --------
-    >>> is_tame(torch.ones(2)), is_tame(torch.tensor([torch.nan])), is_tame(torch.tensor([3e38]))
-    (True, False, False)
+    >>> [is_tame(torch.tensor([number])) for number in (1.0, torch.nan, 3e38)]
+    [True, False, False]
     """
-    total = 0.0
     for x in tensors:
-        total += torch.linalg.vector_norm(x.detach(), dtype=sums(x)).item()
-    return total < math.inf  # and NaN is not
+        wide = sums(x)
+        if not torch.linalg.vector_norm(x.detach(), dtype=wide).item() < _LIMITS[wide]:
+            return False
+    return True
+
+
+_LIMITS = {dtype: math.sqrt(torch.finfo(dtype).max) for dtype in (torch.float32, torch.float64)}
 
 
 def is_differentiated(*tensors: Tensor | None) -> bool:
     """Whether a gradient may be asked for, by autograd or by a transform."""
-    transformed = not torch.compiler.is_compiling() and torch._C._functorch.maybe_current_level() is not None
-    return transformed or (torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors))
+    return is_transformed() or (
+        torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+    )
+
+
+def is_transformed() -> bool:
+    """Whether a transform of ``torch.func`` or forward-mode differentiation is at work."""
+    if torch.compiler.is_compiling():
+        return False
+    return torch._C._functorch.maybe_current_level() is not None or forward_ad._current_level >= 0
 
 
 def sums(*tensors: Tensor | None) -> torch.dtype:

@@ -6,12 +6,11 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from ...masks import Mask
 from ..masks import reach
-from .guard import is_eager, is_tame, no_autocast, run_kernel, sums
-from .selection import all_finite, clean, grouped_matmul, hidden_pairs, scores_of, spread_back, weigh
+from .guard import is_eager, is_tame, is_transformed, no_autocast, run_kernel, sums
+from .selection import all_finite, clean, grouped_matmul, hidden_pairs, scores_of, spread_back, tokens_of, weigh
 
 
 def online(
@@ -41,7 +40,8 @@ def online(
     Raises
     ------
     NotImplementedError
-        For dropout: the second computation of a tile would have to drop the same weights.
+        For dropout: the second computation of a tile would have to drop the same weights. In ``torch.jit.trace``, and
+        in ``torch.export`` with a dynamic length: the number of tiles would be that of the example.
     ValueError
         If `block` is below 1.
 
@@ -58,6 +58,10 @@ def online(
     """
     if dropout:
         raise NotImplementedError(f"online: dropout is not offered, got dropout={dropout}; choose naive or fused")
+    if torch.jit.is_tracing() or not all(type(x.shape[2]) is int for x in (q, k)):
+        raise NotImplementedError(
+            "online: a traced or exported graph would keep the number of blocks of its example; choose naive or fused"
+        )
     if block < 1:
         raise ValueError(f"online: block must be at least 1, got {block}")
     return run_kernel("online", _online, q, k, v, visible, bias, scale, log_sums=log_sums, block=block)
@@ -68,7 +72,7 @@ def _online(q: Tensor, k: Tensor, v: Tensor, *, visible, bias, scale: float, log
     (q, bad_queries), (k, bad_keys) = (clean(x.to(wide)) for x in (q, k))
     rule, mask = (visible, None) if isinstance(visible, Mask) else (None, visible)
     # under a transform of torch.func autograd goes through the steps themselves, any number of times
-    compute = _forward if _transformed() else _Online.apply
+    compute = _forward if is_transformed() else _Online.apply
     with no_autocast(q):
         heads, largest, total = compute(q * scale, k, v.to(wide), bias, mask, bad_queries, bad_keys, rule, block)
     heads = heads.to(dtype)
@@ -115,9 +119,9 @@ class _Tile(NamedTuple):
     def scores(self, hidden: Tensor | None) -> Float[Tensor, "b h i j"]:
         """Compute the scores of the tile, minus infinity where hidden."""
         problem, queries, keys = self
-        bad_queries = None if problem.bad_queries is None else problem.bad_queries[:, :, queries]
-        bad_keys = None if problem.bad_keys is None else problem.bad_keys[:, :, keys]
-        q, k = problem.q[:, :, queries], problem.k[:, :, keys]
+        bad_queries = None if problem.bad_queries is None else tokens_of(problem.bad_queries, queries)
+        bad_keys = None if problem.bad_keys is None else tokens_of(problem.bad_keys, keys)
+        q, k = tokens_of(problem.q, queries), tokens_of(problem.k, keys)
         return scores_of(q, k, hidden, self.cut(problem.bias), (bad_queries, bad_keys))
 
     def cut(self, scores: Tensor | None) -> Tensor | None:
@@ -170,7 +174,7 @@ def _forward(*arguments):
             exponentials = (scores - finite(larger)).exp()
             shrink = (largest - finite(larger)).exp()
             total = total * shrink + exponentials.sum(dim=-1, keepdim=True)
-            part = weigh(exponentials, v[:, :, tile.keys], hidden if selects else None)
+            part = weigh(exponentials, tokens_of(v, tile.keys), hidden if selects else None)
             weighted = weighted * shrink + part
             largest = larger
         blocks.append((weighted / _without_zero(total, tiles), largest, total))
@@ -204,13 +208,13 @@ def _backward(problem: _Problem, heads, largest, total, d_heads, d_total, for_bi
     dv: dict[int, Tensor] = {}
     d_bias: dict[tuple[int, int], Tensor] = {}
     for queries, tiles in problem.tiles():
-        here, added = d_heads[:, :, queries], 0 if d_total is None else d_total[:, :, queries]
-        d_asking = torch.zeros_like(q[:, :, queries])
+        here, added = tokens_of(d_heads, queries), 0 if d_total is None else tokens_of(d_total, queries)
+        d_asking = torch.zeros_like(tokens_of(q, queries))
         if len(tiles) > 1:
-            peak, sum_ = finite(largest[:, :, queries]), _without_zero(total[:, :, queries], tiles)
+            peak, sum_ = finite(tokens_of(largest, queries)), _without_zero(tokens_of(total, queries), tiles)
             # One weight of one and the others lost beside it: no score has a derivative, not even a rounded one
             active = here.masked_fill(sum_ == 1, 0)
-            mean = (active * heads[:, :, queries]).sum(dim=-1, keepdim=True)
+            mean = (active * tokens_of(heads, queries)).sum(dim=-1, keepdim=True)
         for tile in tiles:
             hidden = tile.hidden()
             scores = tile.scores(hidden)
@@ -221,7 +225,7 @@ def _backward(problem: _Problem, heads, largest, total, d_heads, d_total, for_bi
                 attention = exponentials / sum_
             else:
                 attention = (scores - peak).exp() / sum_
-            d_attention = grouped_matmul(active, v[:, :, tile.keys].mT)
+            d_attention = grouped_matmul(active, tokens_of(v, tile.keys).mT)
             if not tame and hidden is not None:
                 attention, d_attention = attention.masked_fill(hidden, 0), d_attention.masked_fill(hidden, 0)
             weighted = attention * d_attention
@@ -230,7 +234,7 @@ def _backward(problem: _Problem, heads, largest, total, d_heads, d_total, for_bi
             d_scores = weighted - attention * (mean - added * sum_)
             if not tame and hidden is not None:
                 d_scores = d_scores.masked_fill(hidden, 0)
-            asking, keys = q[:, :, queries], k[:, :, tile.keys]
+            asking, keys = tokens_of(q, queries), tokens_of(k, tile.keys)
             _add(dv, tile.keys.start, spread_back(attention, here, None if tame else hidden, h_kv))
             _add(dk, tile.keys.start, spread_back(d_scores, asking, None, h_kv))
             d_asking = d_asking + grouped_matmul(d_scores, keys)
@@ -272,13 +276,6 @@ def _whole_bias(parts: dict[tuple[int, int], Tensor], bias: Tensor, block: int) 
         lines.append(torch.cat([x.to(bias.dtype) for x in line], dim=3) if line else torch.zeros_like(four))
     whole = torch.cat(lines, dim=2) if lines else torch.zeros_like(four)
     return whole.view(bias.shape)
-
-
-def _transformed() -> bool:
-    """Whether `torch.func` or forward-mode differentiation is at work."""
-    if torch.compiler.is_compiling():
-        return False
-    return torch._C._functorch.maybe_current_level() is not None or forward_ad._current_level >= 0
 
 
 def finite(largest: Tensor) -> Tensor:

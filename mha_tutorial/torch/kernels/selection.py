@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...masks import Mask
 from ..masks import rows
-from .guard import is_differentiated, is_eager, sums
+from .guard import is_differentiated, is_eager, is_transformed, sums
 
 
 class Clean(NamedTuple):
@@ -87,15 +87,13 @@ def weigh(
     """Average the values by weights that are zero where hidden; nothing hidden passes, in either direction."""
     if hidden is None:
         return grouped_matmul(attention, v)
-    if is_differentiated(attention, v):
+    if is_differentiated(attention, v) and not is_transformed():
         return _Weigh.apply(attention, v, hidden)
     return weighed(attention, v, hidden)
 
 
 class _Weigh(torch.autograd.Function):
     """The product of weights and values. Its derivatives are products of the same kind."""
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(attention, v, hidden):
@@ -104,18 +102,12 @@ class _Weigh(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx, inputs, output):
         ctx.save_for_backward(*inputs)
-        ctx.save_for_forward(*inputs)
 
     @staticmethod
     def backward(ctx, d_heads):
         attention, v, hidden = ctx.saved_tensors
-        d_attention = grouped_matmul(d_heads, v.mT)  # whatever is hidden is masked where the weights come from
+        d_attention = grouped_matmul(d_heads, v.transpose(-2, -1))  # whatever is hidden is masked where the weights come from
         return d_attention, spread_back(attention, d_heads, hidden, v.shape[1]), None
-
-    @staticmethod
-    def jvp(ctx, d_attention, d_v, _):
-        attention, v, hidden = ctx.saved_tensors
-        return weigh(d_attention, v, hidden) + weigh(attention, d_v, hidden)
 
 
 def spread_back(
@@ -127,10 +119,10 @@ def spread_back(
     """Give each key what all queries that see it ask of it, those of all heads that share it together."""
     h = attention.shape[1]
     if h == h_kv:
-        return weigh(attention.mT, d_heads, None if hidden is None else hidden.mT)
+        return weigh(attention.transpose(-2, -1), d_heads, None if hidden is None else hidden.mT)
     if hidden is not None:
         hidden = fold(hidden.expand(*attention.shape), h_kv)
-    return weigh(fold(attention, h_kv).mT, fold(d_heads, h_kv), None if hidden is None else hidden.mT)
+    return weigh(fold(attention, h_kv).transpose(-2, -1), fold(d_heads, h_kv), None if hidden is None else hidden.mT)
 
 
 def weighed(attention: Tensor, v: Tensor, hidden: Tensor | None) -> Tensor:
@@ -160,9 +152,18 @@ def grouped_matmul(x: Float[Tensor, "b h n p"], y: Float[Tensor, "b h_kv p r"]) 
     h_kv = y.shape[1]
     if x.shape[1] == h_kv:
         return x @ y
-    return (fold(x, h_kv) @ y).unflatten(2, (x.shape[1] // h_kv, x.shape[2])).flatten(1, 2)
+    if torch.compiler.is_exporting():  # heads below each other have a stride that is no simple product of lengths
+        return x @ y.repeat_interleave(x.shape[1] // h_kv, dim=1)
+    b, h, n, _ = x.shape
+    return (fold(x, h_kv) @ y).reshape(b, h, n, y.shape[-1])
 
 
 def fold(x: Float[Tensor, "b h n p"], h_kv: int) -> Float[Tensor, "b h_kv gn p"]:
     """Put the rows of the heads that share a key-value head below each other."""
-    return x.unflatten(1, (h_kv, x.shape[1] // h_kv)).flatten(2, 3)
+    b, h, n, p = x.shape
+    return x.reshape(b, h_kv, h // h_kv * n, p)  # the view for which also batched gradients have a rule
+
+
+def tokens_of(x: Float[Tensor, "b h n d"], part: slice) -> Float[Tensor, "b h i d"]:
+    """Cut some tokens out, also of batched gradients, which have no rule for `x[:, :, part]`."""
+    return x.narrow(2, part.start, part.stop - part.start)
