@@ -441,7 +441,7 @@ def test_extra_keys_stand_behind_the_real_ones(kernel, rng):
             seen = np.concatenate([seen, np.ones((*seen.shape[:-1], 3), dtype=bool)], axis=-1)
         given = torch.tensor(visible) if isinstance(visible, np.ndarray) else visible
         *all_keys, given, added = extra.extend(*tensors(q, k, v), given, torch.tensor(bias))
-        found = BLOCKED[kernel](*all_keys, visible=given, bias=added)
+        found = BLOCKED[kernel](tensors(q), *all_keys, visible=given, bias=added)
         assert_close(array(found), reference(q, *longer, seen, np.pad(bias, ((0, 0), (0, 3)))))
 
 

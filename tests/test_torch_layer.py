@@ -432,7 +432,7 @@ def test_compiled_to_code():
 
 @compiling
 def test_a_compiled_kernel_is_guarded_by_choice():
-    """Nothing can be looked at in a graph. What all may not see is zero there; what some may see is for `guarded`."""
+    """Nothing can be looked at in a graph. What nobody sees is zero there; what only some see is for `guarded`."""
     for visible, plain in (
         (torch.arange(7) < torch.tensor([7, 3])[:, None, None, None], True),
         (Padding([7, 3]), True),

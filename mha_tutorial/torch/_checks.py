@@ -85,9 +85,7 @@ def check_broadcast(where: str, name: str, x: Tensor, scores: tuple[int, ...]) -
 
 def _broadcasts(shape: tuple[int, ...], scores: tuple[int, ...]) -> bool:
     padded = (1,) * (len(scores) - len(shape)) + tuple(shape)
-    return len(padded) == len(scores) and all(
-        have in (1, want) for have, want in zip(padded, scores, strict=True)
-    )
+    return len(padded) == len(scores) and all(have in (1, want) for have, want in zip(padded, scores, strict=True))
 
 
 def check_type(where: str, name: str, x: Tensor, other: str, y: Tensor) -> None:

@@ -16,7 +16,7 @@ from .kernels import KERNELS
 from .kernels.fused import fused
 from .kernels.guard import Kernel, sums, unwrap
 from .kernels.naive import masked_scores, softmax
-from .slots import ExtraKeys, as_modules
+from .slots import ExtraKeys, as_modules, extra_of
 
 Positions = Int[Tensor, "*#b n"] | tuple[Int[Tensor, "*#b n"], Int[Tensor, "*#b m"]]
 Prepare = Callable[[Tensor, Tensor, Positions], tuple[Tensor, Tensor]]  # q (b, h, n, d_k), k (b, h_kv, m, d_k)
@@ -32,9 +32,9 @@ class MultiHeadAttention(nn.Module):
     projections for one matrix, and so starts with smaller entries.) The number of heads is read off the
     projections, so a layer whose projections are cut to some of its heads is a layer.
 
-    **Masked positions** may hold anything in eager mode on a CPU: neither the output nor a gradient depends on them.
-    In self-attention a token that is not finite shows in every query that may see it. What other devices and compiled
-    code promise depends on the kernel: see `fused`, which is the default, and `guarded`.
+    **Masked positions** may hold anything in eager mode on a CPU: neither the output nor a gradient depends on
+    them. In self-attention a token that is not finite shows in every query that may see it. What other devices and
+    compiled code promise depends on the kernel: see `fused`, which is the default, and `guarded`.
 
     Parameters
     ----------
@@ -113,13 +113,8 @@ class MultiHeadAttention(nn.Module):
         self.W_v = nn.Linear(width_v, h_kv * self.d_v, **factory)
         self.W_o = nn.Linear(h * self.d_v, d_model, **factory)
         self.extra_keys = as_modules(extra_keys)
-        for extra in self.extra_keys:
-            shapes = tuple(extra.keys.shape), tuple(extra.values.shape)
-            if any(shape != (h_kv, shape[1], width) for shape, width in zip(shapes, (self.d_k, self.d_v), strict=True)):
-                raise ValueError(
-                    f"extra keys must be (h_kv, s, d_k) and values (h_kv, s, d_v) with h_kv={h_kv}, d_k={self.d_k} "
-                    f"and d_v={self.d_v}, got {shapes[0]} and {shapes[1]}"
-                )
+        for extra in extra_of(self.extra_keys):
+            extra.check_fits(h_kv, self.d_k, self.d_v)
         self.reset_parameters()
 
     def __setattr__(self, name: str, value) -> None:
@@ -165,8 +160,8 @@ class MultiHeadAttention(nn.Module):
         visible
             What a query may see: a structured mask, or a boolean tensor that broadcasts to the scores.
         bias
-            Is added to the scores, in its own precision, whatever its entries: a mask of zeros and ones hides nothing
-            here. Minus infinity hides.
+            Is added to the scores, in its own precision, whatever its entries: a mask of zeros and ones hides
+            nothing here. Minus infinity hides.
         positions
             What `prepare` is told of the tokens: one integer for each, ``(n,)`` or ``(*b, n)``, the place in the
             sequence if left out. In cross-attention a pair, of the queries and of the keys.
@@ -217,7 +212,7 @@ class MultiHeadAttention(nn.Module):
         if queries.ndim > 3:
             scores = (*queries.shape[:-2], q.shape[1], queries.shape[-2], keys.shape[-2])
             visible, bias = _one_batch_axis("visible", visible, scores), _one_batch_axis("bias", bias, scores)
-        for extra in self.extra_keys:
+        for extra in extra_of(self.extra_keys):
             if visible is not None and not isinstance(visible, Mask):
                 _checks.check_visible("MultiHeadAttention", visible, (*q.shape[:3], k.shape[2]))
             k, v, visible, bias = extra.extend(q, k, v, visible, bias)

@@ -133,7 +133,7 @@ def reach(mask: Mask, start: int, stop: int, n: int, m: int) -> tuple[int, int]:
 
 
 def _reach_of_documents(mask: Documents, start: int, stop: int, n: int, m: int) -> tuple[int, int]:
-    """The first key of the first document, and the end of the last, that queries from `start` up to `stop` belong to."""
+    """The first key and the end of the documents that queries from `start` up to `stop` belong to."""
     ends = np.cumsum(mask.lengths, axis=-1).reshape(-1, mask.lengths.shape[-1])
     starts = ends - mask.lengths.reshape(ends.shape)
     first, last = start + offset(mask, n, m), stop + offset(mask, n, m)

@@ -13,8 +13,8 @@ class ExtraKeys(nn.Module):
     """Keys and values of a layer's own behind those of the tokens, which every query sees.
 
     With one learned key and value it is ``add_bias_kv`` of ``nn.MultiheadAttention``, with zeros it is
-    ``add_zero_attn``; attention sinks are such keys too. A query that sees no other key averages these. They have no
-    position: they are appended after `prepare`, and masks and biases do not count them.
+    ``add_zero_attn``; attention sinks are such keys too. A query that sees no other key averages these. They have
+    no position: they are appended after `prepare`, and masks and biases do not count them.
 
     Parameters
     ----------
@@ -49,6 +49,16 @@ class ExtraKeys(nn.Module):
             else:
                 self.register_buffer(name, of_heads)
 
+    def check_fits(self, h_kv: int, d_k: int, d_v: int) -> None:
+        """Refuse to belong to a layer of other sizes."""
+        shapes = tuple(self.keys.shape), tuple(self.values.shape)
+        s = self.keys.shape[1]
+        if shapes != ((h_kv, s, d_k), (h_kv, s, d_v)):
+            raise ValueError(
+                f"extra keys must be (h_kv, s, d_k) and values (h_kv, s, d_v) with h_kv={h_kv}, d_k={d_k} and "
+                f"d_v={d_v}, got {shapes[0]} and {shapes[1]}"
+            )
+
     def extend(self, q: Tensor, k: Tensor, v: Tensor, visible, bias) -> tuple:
         """Put the extra keys and values behind the real ones, and widen mask and bias at the same end."""
         b, m = k.shape[0], k.shape[2]
@@ -75,6 +85,11 @@ def as_modules(extra_keys) -> nn.ModuleList:
             )
         modules.append(one)
     return modules
+
+
+def extra_of(modules: nn.ModuleList) -> list[ExtraKeys]:
+    """The modules as what they are."""
+    return [module for module in modules if isinstance(module, ExtraKeys)]
 
 
 def _widen(scores: Tensor | None, m: int, extra: int, filled: float) -> Tensor | None:

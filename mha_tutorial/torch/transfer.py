@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from ..weights import ColumnWeights, RowWeights
 from .kernels.guard import unwrap
-from .slots import ExtraKeys
+from .slots import ExtraKeys, extra_of
 
 if TYPE_CHECKING:
     from .attention import MultiHeadAttention
@@ -63,7 +63,7 @@ def load_torch(layer: "MultiHeadAttention", module: nn.MultiheadAttention) -> No
 def dump_torch(layer: "MultiHeadAttention") -> nn.MultiheadAttention:
     """Copy the weights of a layer into an ``nn.MultiheadAttention``; a bias that is missing becomes zero."""
     width = layer.d_model / layer.h
-    extra = list(layer.extra_keys)
+    extra = extra_of(layer.extra_keys)
     with_zeros = bool(extra) and not extra[-1].keys.any() and not extra[-1].values.any()
     learned = extra[:-1] if with_zeros else extra
     if (
@@ -75,8 +75,8 @@ def dump_torch(layer: "MultiHeadAttention") -> nn.MultiheadAttention:
         or any(one.keys.shape[1] != 1 for one in extra)
     ):
         raise ValueError(
-            "nn.MultiheadAttention has h_kv = h, d_k = d_v = d_model / h, queries of width d_model, nothing between "
-            "projection and scores, and no extra keys but a learned one and one of zeros behind it, got "
+            "nn.MultiheadAttention has h_kv = h, d_k = d_v = d_model / h, queries of width d_model, nothing "
+            "between projection and scores, and no extra keys but a learned one and one of zeros behind it, got "
             f"{layer.extra_repr()}, queries of width {layer.W_q.in_features} and {len(extra)} sets of extra keys"
         )
     module = nn.MultiheadAttention(
@@ -113,7 +113,9 @@ def extra_keys_of(module: nn.MultiheadAttention) -> list[ExtraKeys]:
     shape = (module.num_heads, 1, module.head_dim)
     extra = []
     if module.bias_k is not None and module.bias_v is not None:  # both or neither
-        extra.append(ExtraKeys(*(nn.Parameter(b.detach().clone().view(shape)) for b in (module.bias_k, module.bias_v))))
+        extra.append(
+            ExtraKeys(*(nn.Parameter(b.detach().clone().view(shape)) for b in (module.bias_k, module.bias_v)))
+        )
     if module.add_zero_attn:
         zeros = module.out_proj.weight.new_zeros(shape)
         extra.append(ExtraKeys(zeros, zeros.clone()))

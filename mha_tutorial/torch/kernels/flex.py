@@ -27,10 +27,10 @@ def flex(
 ) -> Float[Tensor, "b h n d_v"]:
     """Compute what `naive` computes with ``flex_attention``, compiled on first use for each kind of arguments.
 
-    On masked positions it does what `fused` does. A structured mask becomes a function of positions and a map of its hidden blocks, which are skipped. The map
-    is kept, so give the same mask again. Two masks are of one kind if they differ in nothing but numbers; after
-    eight kinds (``torch._dynamo.config.recompile_limit``) PyTorch warns, and computes further ones uncompiled and
-    slowly.
+    On masked positions it does what `fused` does. A structured mask becomes a function of positions and a map of
+    its hidden blocks, which are skipped. The map is kept, so give the same mask again. Two masks are of one kind
+    if they differ in nothing but numbers; after eight kinds (``torch._dynamo.config.recompile_limit``) PyTorch
+    warns, and computes further ones uncompiled and slowly.
 
     Parameters and errors are those of `naive`.
 

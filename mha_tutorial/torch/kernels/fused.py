@@ -39,17 +39,18 @@ def fused(
     paths want one width. Dropout, and a bias that is learned, take the slow path on a CPU; a bias of higher
     precision than the queries makes all of them wider where the backend would round it.
 
-    **Masked positions.** In eager mode on a CPU the kernel looks at its data, and leaves what is not finite, or could
-    overflow, to `online`; so nothing hidden reaches a result or a gradient. On a GPU a look makes the program wait,
-    and in compiled code there is nothing to look at. There, keys and values that are hidden from every query, and
-    queries that see nothing, are replaced by zeros; but NaN, infinity, or a number whose score overflows, at a key
-    that only some queries may see, reaches the others too. Choose ``guarded(fused)`` or `naive` if that may happen.
+    **Masked positions.** In eager mode on a CPU the kernel looks at its data, and leaves what is not finite, or
+    could overflow, to `online`; so nothing hidden reaches a result or a gradient. On a GPU a look makes the
+    program wait, and in compiled code there is nothing to look at. There, keys and values that are hidden from
+    every query, and queries that see nothing, are replaced by zeros; but NaN, infinity, or a number whose score
+    overflows, at a key that only some queries may see, reaches the others too. Choose ``guarded(fused)`` or
+    `naive` if that may happen.
 
     **Large scores.** The backend's backward pass recovers the weights from the logarithm of their sum, which is
-    lost beside a large score: among m equal scores of 1e8, or in a row whose every bias is -1e9, the gradients of the
-    values are up to m times too large. In eager mode on a CPU, inputs whose scores could exceed 2¹³ and a bias below
-    its negative go to `online` where gradients are asked for; the rounding that remains is |score| · 6e-8. Elsewhere
-    choose `online` or ``guarded(fused)``.
+    lost beside a large score: among m equal scores of 1e8, or in a row whose every bias is -1e9, the gradients of
+    the values are up to m times too large. In eager mode on a CPU, inputs whose scores could exceed 2¹³ and a bias
+    below its negative go to `online` where gradients are asked for; the rounding that remains is |score| · 6e-8.
+    Elsewhere choose `online` or ``guarded(fused)``.
 
     Under the transforms of ``torch.func`` `online` computes, which they can transform any number of times.
 
@@ -58,8 +59,8 @@ def fused(
     Raises
     ------
     NotImplementedError
-        For `log_sums`, which ``scaled_dot_product_attention`` keeps to itself, and for second derivatives, when they
-        are asked for.
+        For `log_sums`, which ``scaled_dot_product_attention`` keeps to itself, and for second derivatives, when
+        they are asked for.
 
     Examples
     --------
@@ -174,7 +175,7 @@ def _scores_are_small(q: Tensor, k: Tensor, bias: Tensor | None, scale: float) -
 
 
 def _unseen(q: Tensor, k: Tensor, v: Tensor, dropout: float, *, visible, bias, scale: float) -> Tensor:
-    """Compute without a look at the data: what is hidden from all is zero, and what all see shows if it is not finite."""
+    """Compute without a look at the data: what is hidden from all becomes zero, and NaN that all see shows."""
     hidden = hidden_pairs(visible, bias, q.shape[0], q.shape[2], k.shape[2], q.device)
     if hidden is not None:
         q = q.masked_fill(hidden.all(dim=-1, keepdim=True), 0)

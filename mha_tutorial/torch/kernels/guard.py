@@ -123,7 +123,7 @@ def _selected(kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, *, visible=None, 
 
 
 def is_eager(x: Tensor, any_device: bool = False) -> bool:
-    """Whether numbers can be looked at: nothing is being compiled, traced or transformed, and no GPU has to be asked.
+    """Whether numbers can be looked at: nothing is compiled, traced or transformed, and no GPU has to be asked.
 
     Examples
     --------
@@ -162,9 +162,7 @@ _LIMITS = {dtype: math.sqrt(torch.finfo(dtype).max) for dtype in (torch.float32,
 
 def is_differentiated(*tensors: Tensor | None) -> bool:
     """Whether a gradient may be asked for, by autograd or by a transform."""
-    return is_transformed() or (
-        torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
-    )
+    return is_transformed() or (torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors))
 
 
 def is_transformed() -> bool:

@@ -20,12 +20,13 @@ def naive(
     scale: float | None = None,
     dropout: float = 0.0,
     log_sums: bool = False,
-) -> Float[Tensor, "b h n d_v"] | tuple[Float[Tensor, "b h n d_v"], Float[Tensor, "b h n"]]:
+) -> Float[Tensor, "b h n d_v"]:
     """Give each query the average of the values, weighted by the softmax of its scores.
 
-    Holds all scores of all heads at once, in float32 or wider. The other kernels are tested against it. It selects:
-    masked positions may hold anything, and reach neither the result nor a gradient, also in compiled code. What is
-    not finite and visible makes NaN of the result and of the gradients of the queries that see it, and of no others.
+    Holds all scores of all heads at once, in float32 or wider. The other kernels are tested against it. It
+    selects: masked positions may hold anything, and reach neither the result nor a gradient, also in compiled
+    code. What is not finite and visible makes NaN of the result and of the gradients of the queries that see it,
+    and of no others.
 
     Parameters
     ----------
@@ -39,8 +40,8 @@ def naive(
     dropout
         How likely each weight is to be dropped, after the softmax; the others grow by ``1/(1 - dropout)``.
     log_sums
-        Whether to return, beside the heads, the logarithm of each query's sum of exponentials, in float32 or wider:
-        minus infinity for a query that sees nothing. Partial results are merged by them.
+        Whether to return a pair: the heads, and the logarithm of each query's sum of exponentials ``(b, h, n)``, in
+        float32 or wider, minus infinity for a query that sees nothing. Partial results are merged by them.
 
     Raises
     ------
@@ -96,7 +97,7 @@ def log_sums_of(scores: Float[Tensor, "b h n m"], hidden: Tensor | None) -> Floa
 
 
 def _with_something_to_see(scores: Tensor, hidden: Tensor) -> tuple[Tensor, Bool[Tensor, "#b #h #n 1"]]:
-    """Give a fully masked query scores of zero, whose softmax and derivatives exist; say which queries these are."""
+    """Give a fully masked query scores of zero, whose softmax has a derivative; say which queries these are."""
     fully_masked = hidden.all(dim=-1, keepdim=True)
     if is_eager(hidden) and not fully_masked.any():
         return scores, fully_masked

@@ -24,7 +24,7 @@ def online(
     dropout: float = 0.0,
     log_sums: bool = False,
     block: int = 256,
-) -> Float[Tensor, "b h n d_v"] | tuple[Float[Tensor, "b h n d_v"], Float[Tensor, "b h n"]]:
+) -> Float[Tensor, "b h n d_v"]:
     """Compute what `naive` computes, `block` queries against `block` keys at a time.
 
     Each query keeps the largest score so far, the sum of exponentials and the sum of values weighted by them;
@@ -40,8 +40,8 @@ def online(
     Raises
     ------
     NotImplementedError
-        For dropout: the second computation of a tile would have to drop the same weights. In ``torch.jit.trace``, and
-        in ``torch.export`` with a dynamic length: the number of tiles would be that of the example.
+        For dropout: the second computation of a tile would have to drop the same weights. In ``torch.jit.trace``,
+        and in ``torch.export`` with a dynamic length: the number of tiles would be that of the example.
     ValueError
         If `block` is below 1.
 
@@ -60,7 +60,8 @@ def online(
         raise NotImplementedError(f"online: dropout is not offered, got dropout={dropout}; choose naive or fused")
     if torch.jit.is_tracing() or not all(type(x.shape[2]) is int for x in (q, k)):
         raise NotImplementedError(
-            "online: a traced or exported graph would keep the number of blocks of its example; choose naive or fused"
+            "online: a traced graph, or one exported for any length, would keep the blocks of its example; choose "
+            "naive or fused"
         )
     if block < 1:
         raise ValueError(f"online: block must be at least 1, got {block}")
@@ -126,13 +127,12 @@ class _Tile(NamedTuple):
 
     def cut(self, scores: Tensor | None) -> Tensor | None:
         """Cut the tile out of what broadcasts to the scores."""
-        if scores is None:
-            return None
-        along_queries, along_keys = (
-            part if size > 1 else slice(None)
-            for part, size in zip((self.queries, self.keys), scores.shape[-2:], strict=True)
-        )
-        return scores[..., along_queries, along_keys]
+        return None if scores is None else scores[self.cut_of(scores)]
+
+    def cut_of(self, scores: Tensor) -> tuple:
+        """The index of the tile in what broadcasts to the scores."""
+        parts = zip((self.queries, self.keys), scores.shape[-2:], strict=True)
+        return ..., *(part if size > 1 else slice(None) for part, size in parts)
 
 
 class _Online(torch.autograd.Function):
@@ -151,7 +151,7 @@ class _Online(torch.autograd.Function):
     @staticmethod
     def backward(ctx, d_heads, _, d_total):
         *tensors, heads, largest, total = ctx.saved_tensors
-        problem = _Problem(*tensors, ctx.rule, ctx.block)
+        problem = _Problem(*(*tensors, ctx.rule, ctx.block))
         with no_autocast(heads):
             gradients = _backward(problem, heads, largest, total, d_heads, d_total, ctx.needs_input_grad[3])
         return *gradients, None, None, None, None, None
@@ -238,17 +238,17 @@ def _backward(problem: _Problem, heads, largest, total, d_heads, d_total, for_bi
             _add(dv, tile.keys.start, spread_back(attention, here, None if tame else hidden, h_kv))
             _add(dk, tile.keys.start, spread_back(d_scores, asking, None, h_kv))
             d_asking = d_asking + grouped_matmul(d_scores, keys)
-            if for_bias:
+            if for_bias and problem.bias is not None:
                 *_, along_queries, along_keys = problem.bias.shape
                 place = queries.start if along_queries > 1 else 0, tile.keys.start if along_keys > 1 else 0
-                like = tile.cut(problem.bias)
+                like = problem.bias[tile.cut_of(problem.bias)]
                 _add(d_bias, place, d_scores.sum_to_size(like[(None,) * (4 - like.ndim)].shape))
         dq.append(d_asking)
     return (
         torch.cat(dq, dim=2) if dq else torch.zeros_like(q),
         _whole(dk, k, problem.block),
         _whole(dv, v, problem.block),
-        _whole_bias(d_bias, problem.bias, problem.block) if for_bias else None,
+        _whole_bias(d_bias, problem.bias, problem.block) if for_bias and problem.bias is not None else None,
     )
 
 

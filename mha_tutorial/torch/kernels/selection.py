@@ -106,7 +106,7 @@ class _Weigh(torch.autograd.Function):
     @staticmethod
     def backward(ctx, d_heads):
         attention, v, hidden = ctx.saved_tensors
-        d_attention = grouped_matmul(d_heads, v.transpose(-2, -1))  # whatever is hidden is masked where the weights come from
+        d_attention = grouped_matmul(d_heads, v.transpose(-2, -1))  # masked where the weights come from
         return d_attention, spread_back(attention, d_heads, hidden, v.shape[1]), None
 
 
@@ -122,7 +122,9 @@ def spread_back(
         return weigh(attention.transpose(-2, -1), d_heads, None if hidden is None else hidden.mT)
     if hidden is not None:
         hidden = fold(hidden.expand(*attention.shape), h_kv)
-    return weigh(fold(attention, h_kv).transpose(-2, -1), fold(d_heads, h_kv), None if hidden is None else hidden.mT)
+    return weigh(
+        fold(attention, h_kv).transpose(-2, -1), fold(d_heads, h_kv), None if hidden is None else hidden.mT
+    )
 
 
 def weighed(attention: Tensor, v: Tensor, hidden: Tensor | None) -> Tensor:
