@@ -6,7 +6,7 @@ from jaxtyping import Bool, Float, Int
 from numpy import ndarray as Array
 
 from ._checks import ROWS as convention
-from ._checks import check_prepare
+from ._checks import check_prepare, check_scale
 from .masks import Mask
 from .reference import row
 from .reference.finite import wide
@@ -69,7 +69,7 @@ class MultiHeadAttention:
             convention.check_extra_keys(extra_keys, self.weights)
         if scale is not None and score is not row.scaled_dot_product:
             raise ValueError("scale is the factor of the inner product; a score of your own has its scale inside")
-        self.score = score if scale is None else row.scaled_by(scale)
+        self.score = score if scale is None else row.scaled_by(check_scale(scale))
         self.prepare, self.extra_keys = prepare, extra_keys
 
     def __call__(

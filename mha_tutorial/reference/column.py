@@ -86,7 +86,7 @@ def scaled_dot_product(Q: Float[Array, "*h d_k n"], K: Float[Array, "*h d_k m"])
     return dot_product(Q, K) / math.sqrt(Q.shape[convention.features])
 
 
-def scaled_by(scale: float) -> Score:
+def scaled_by(scale: float | int) -> Score:
     """Make a score of the inner product times a number of your own, which may be zero or negative.
 
     Raises
