@@ -4,6 +4,7 @@ import argparse
 import io
 import os
 import re
+import shlex
 import signal
 import sys
 import threading
@@ -13,7 +14,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from .layouts import LAYOUTS, Match, convert, identify, read_shapes, write
+from .layouts import LAYOUTS, Match, identify, read_shapes, write
+from .layouts.converter import pack, unpack, zeros
+from .layouts.refusals import NeededError
 
 DESCRIPTION = """\
 Look into a .safetensors file and move an attention layer from one library's layout to another's.
@@ -22,7 +25,9 @@ Numbers change their places and nothing else: no type, no rounding. Pickles (.pt
 
 CONVERT = """\
 Read one layer of IN and write it to OUT as another library stores it. The layer alone is written: tensors
-of IN that do not begin with the prefix are left out. If anything goes wrong nothing is written.
+of IN that do not begin with the prefix are left out, so OUT must be another file than IN. Where the other
+library always has a bias that the layer lacks, it is written as zeros. If anything goes wrong nothing is
+written.
 """
 
 INSPECT = """\
@@ -50,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("mha-tutorial: interrupted", file=sys.stderr)
         return 130
     except (ValueError, TypeError, OSError, ImportError) as error:
-        print(f"mha-tutorial: error: {error}", file=sys.stderr)
+        print(f"mha-tutorial: error: {_in_flags(error)}", file=sys.stderr)
         return 2
     return 0
 
@@ -76,7 +81,7 @@ def _stop(number: int, frame: object) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    layouts = "layouts:\n" + "\n".join(f"  {layout.name:18}{layout.title}" for layout in LAYOUTS.values())
+    layouts = "layouts:\n" + "\n".join(f"  {layout.name:25}{layout.title}" for layout in LAYOUTS.values())
     raw: dict[str, Any] = {"formatter_class": argparse.RawDescriptionHelpFormatter}
     parser = argparse.ArgumentParser("mha-tutorial", description=DESCRIPTION, epilog=layouts, **raw)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -93,6 +98,19 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--kv-heads", type=int, metavar="N", help="key-value heads, to be checked")
     command.add_argument("--prefix", default="", metavar="P", help="what keys begin with in IN, as h.0.attn.")
     command.add_argument("--to-prefix", default="", metavar="P", help="what keys begin with in OUT")
+    command.add_argument(
+        "--ignore",
+        action="extend",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="names below the prefix that are no part of the layer; * and ? stand for anything",
+    )
+    command.add_argument(
+        "--repeat-kv",
+        action="store_true",
+        help="copy keys and values that heads share, where the other library gives every head its own",
+    )
     command.add_argument("--force", action="store_true", help="overwrite OUT if it is there; a link is replaced")
     command.set_defaults(run=_convert)
 
@@ -105,18 +123,32 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _convert(options: argparse.Namespace) -> None:
-    tensors = convert(
-        options.input,
-        options.source,
-        options.target,
-        heads=options.heads,
-        kv_heads=options.kv_heads,
-        prefix=options.prefix,
-        to_prefix=options.to_prefix,
-    )
+    source, target = LAYOUTS[options.source], LAYOUTS[options.target]
+    arrays = unpack(options.input, source, options.heads, options.kv_heads, options.prefix, options.ignore)
+    added = zeros(arrays, target)
+    tensors = pack(arrays | added, target, options.to_prefix, repeat_kv=options.repeat_kv)
+    if options.output.exists() and options.output.samefile(options.input):
+        raise ValueError(
+            f"{options.output} is the file that is read, {options.input}, and would hold one layer in place of all "
+            "that it holds now; write to another file"
+        )
     write(options.output, tensors, overwrite=options.force)
     count = sum(array.size for array in tensors.values())
-    print(f"{options.output}: {len(tensors)} tensors, {count:,} parameters in layout '{options.target}'")
+    print(
+        f"{options.output}: {len(tensors)} tensors, {count:,} parameters in layout '{options.target}'"
+        + (f", with zeros for {', '.join(added)}, which the layer lacks" if added else "")
+    )
+
+
+FLAGS = {"h": "--heads", "h_kv": "--kv-heads", "ignore": "--ignore", "repeat_kv": "--repeat-kv"}
+
+
+def _in_flags(error: Exception) -> str:
+    """What an error says, with the flag of this command in place of an argument in Python."""
+    if not isinstance(error, NeededError):
+        return str(error)
+    values = [f" {shlex.quote(value)}" for value in error.value] if isinstance(error.value, list) else []
+    return f"{error.reason} pass {FLAGS[error.argument]}{''.join(values)}{error.rest}"
 
 
 def _inspect(options: argparse.Namespace) -> None:
@@ -127,7 +159,7 @@ def _inspect(options: argparse.Namespace) -> None:
         for name, shape in shapes.items():
             print(f"  {name!r} {shape}")
     for _, group in groupby(sorted(matches, key=_order), key=lambda match: match._replace(prefix=_place(match))):
-        print("\n".join(_describe(list(group))))
+        print("\n".join(_describe(list(group), matches)))
 
 
 NUMBER = r"(?<![^./_])\d+(?![^./_])"  # of a layer in a prefix: not that in `attn1`, which says its kind
@@ -143,26 +175,32 @@ def _order(match: Match) -> tuple[int, str, list[int]]:
     return list(LAYOUTS).index(match.layout), _place(match), [int(n) for n in re.findall(NUMBER, match.prefix)]
 
 
-def _describe(same: list[Match]) -> list[str]:
-    """The lines about layers that differ in their prefix alone."""
+def _describe(same: list[Match], matches: list[Match]) -> list[str]:
+    """The lines about layers that differ in their prefix alone, among all that were found."""
     match, *others = same
     prefixes = repr(match.prefix) + (f" to {others[-1].prefix!r}" if others else "")
     lines = [
         f"{match.layout}: {LAYOUTS[match.layout].title}",
         f"  layers      {len(same)}, prefix {prefixes}",
-        f"  heads       {match.heads or 'not told by shapes: look into the configuration of the model'}",
+        f"  heads       {match.h or 'not told by shapes: look into the configuration of the model'}",
         f"  sizes       {', '.join(f'{name}={length}' for name, length in match.sizes.items())}",
         f"  parameters  {match.parameters:,}" + (" each" if others else ""),
     ]
     rotary = ("llama", "llama-pairs")
-    alike = [name for name in match.alike if not {name, match.layout} <= set(rotary)]
+    namesakes = [other.layout for other in matches if other.prefix == match.prefix and other.layout in match.alike]
+    alike = [name for name in match.alike if name not in namesakes and not {name, match.layout} <= set(rotary)]
     if alike:
         lines.append(f"  shapes      are those of {', '.join(alike)} as well; only the names tell the difference")
+    if namesakes:
+        lines.append(
+            f"  names       are those of {' and '.join(namesakes)} as well, with rows in another order: "
+            "look into the code of the model"
+        )
     if match.layout in rotary:
         lines.append(
             f"  rotary      names do not tell the order of rows, that of {' or '.join(rotary)}: "
             "look into the code of the model"
         )
     if match.surplus:
-        lines.append(f"  beside it   {', '.join(map(repr, match.surplus))}, which convert refuses")
+        lines.append(f"  beside it   {', '.join(map(repr, match.surplus))}, which convert refuses without --ignore")
     return lines

@@ -330,14 +330,14 @@ def test_stored_matrices_are_turned_once():
     }
     x = np.array([[[1.0, 0.0], [0.0, 1.0], [0.5, -1.0]]])
     expected = np.array([[[4.39361757, 15.0040725], [4.4883813, 15.31866062], [1.03092828, 3.11977282]]])
-    weights = load(stored, "d2l", heads=1)
+    weights = load(stored, "d2l", h=1)
     assert_rounds_to(row.multi_head(x, x, x, weights.T).output, expected)
     assert_rounds_to(column.multi_head(x.mT, x.mT, x.mT, weights).output, expected.mT)
     wide = {"values.weight": sines(4, 2), "output.weight": np.eye(4)}  # not square: one token passes through
     wide |= {"queries.weight": sines(1, 2), "keys.weight": sines(1, 2)}
     x = sines(1, 3, 2)
     tokens = np.array([[1.1322, -0.8562, 0.3285, 0.2874], [-0.8562, 0.866, -0.6218, 0.2052]])
-    values = row.multi_head(x, x, x, load(wide, "linear", heads=1).T).values
+    values = row.multi_head(x, x, x, load(wide, "linear", h=1).T).values
     assert_rounds_to(values[0, 0, :2], tokens)
 
 
@@ -355,7 +355,7 @@ def test_conv1d_stores_in_out():
         "attn.bias": np.tril(np.ones((1, 1, 3, 3))),
         "attn.masked_bias": np.array(-1e4),
     }
-    weights = load(stored, "gpt2", heads=2, prefix="attn.")
+    weights = load(stored, "gpt2", h=2, prefix="attn.")
     as_torch = dump(weights, "torch")
     assert_rounds_to(as_torch["in_proj_weight"][[0, 4, 11]], sines(4, 12).T[[0, 4, 11]])
     assert_rounds_to(as_torch["in_proj_weight"][4], np.array([-0.63, 0.71, -0.78, 0.85]))
@@ -378,7 +378,7 @@ def test_thirds_of_a_packed_matrix():
     """A20: rows 0:4 are the queries', 4:8 the keys', 8:12 the values' (transformers PR 40257)."""
     stored = {"in_proj_weight": sines(12, 4), "in_proj_bias": FUSED_BIAS}
     stored |= {"out_proj.weight": OUT, "out_proj.bias": OUT_BIAS}
-    weights = load(stored, "torch", heads=2)
+    weights = load(stored, "torch", h=2)
     assert_rounds_to(weights.W_q[1], np.array([[-0.98, -0.45, 0.74, 0.85], [-0.29, -1.0, -0.25, 0.87]]))
     assert_rounds_to(weights.W_k[0], np.array([[0.71, -0.49, -0.97, -0.03], [0.95, 0.54, -0.66, -0.9]]))
     assert_rounds_to(weights.W_v[1], np.array([[0.85, -0.29, -1.0, -0.25], [0.87, 0.71, -0.49, -0.97]]))
@@ -399,7 +399,7 @@ def test_queries_keys_and_values_head_by_head():
     """A21: q, k, v of one head, then those of the next; the shapes are those of A20 (vllm PR 53114)."""
     stored = {"query_key_value.weight": sines(12, 4), "query_key_value.bias": FUSED_BIAS}
     stored |= {"dense.weight": OUT, "dense.bias": OUT_BIAS}
-    weights = load(stored, "neox", heads=2)
+    weights = load(stored, "neox", h=2)
     as_torch = dump(weights, "torch")
     order = [0, 1, 6, 7, 2, 3, 8, 9, 4, 5, 10, 11]
     assert_rounds_to(as_torch["in_proj_weight"], sines(12, 4)[order])
@@ -423,7 +423,7 @@ def test_kdim_and_vdim_are_widths_of_inputs():
     stored |= {"v_proj_weight": sines(4, 5, a=1.7), "out_proj.weight": sines(4, 4, a=1.9)}
     stored |= {"in_proj_bias": np.concatenate([sines(4, a=a) for a in (0.2, 0.3, 0.5)])}
     stored |= {"out_proj.bias": sines(4, a=0.6)}
-    weights = load(stored, "torch-separate", heads=2)
+    weights = load(stored, "torch-separate", h=2)
     q, k, v = sines(1, 2, 4), sines(1, 3, 3, a=0.9), sines(1, 3, 5, a=2.1)
     expected = np.array(
         [[[1.44940717, 2.9839838, 1.02759168, -1.32632332], [0.79653865, 0.04113308, 0.19181553, 1.21270113]]]
@@ -465,7 +465,7 @@ def test_stored_key_value_heads_belong_to_neighbours():
     x, weights = passing_on(q, k, v)
     stored = dump(weights, "linear")
     assert stored["keys.weight"].tolist() == np.eye(4).tolist()
-    loaded = load(stored, "linear", heads=4)
+    loaded = load(stored, "linear", h=4)
     assert (loaded.h, loaded.h_kv) == (4, 2)
     heads = row.multi_head(*x, loaded.T).heads
     assert_rounds_to(heads[1:3, 0], np.array([[0.11364831, 0.03196105], [0.28546934, -0.1379813]]))
@@ -475,7 +475,7 @@ def test_rotary_pairs_side_by_side_or_half_a_head_apart():
     """A30: rows of W_q and W_k in Meta's order and in that of transformers (transformers issue 25199)."""
     stored = {"wq.weight": sines(8, 3, a=0.7), "wk.weight": sines(8, 3, a=1.6)}
     stored |= {"wv.weight": sines(8, 3), "wo.weight": sines(3, 8)}
-    weights = load(stored, "llama-pairs", heads=2)
+    weights = load(stored, "llama-pairs", h=2)
     as_halves = dump(weights, "llama")
     order = [0, 2, 1, 3, 4, 6, 5, 7]
     assert_rounds_to(as_halves["q_proj.weight"], sines(8, 3, a=0.7)[order])

@@ -5,8 +5,10 @@ import io
 import json
 import os
 import pickle
+import re
 import runpy
 import signal
+import stat
 import struct
 import subprocess
 import sys
@@ -21,7 +23,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
-from mha_tutorial import ColumnWeights, cli
+from mha_tutorial import ColumnWeights, cli, layouts
 from mha_tutorial.layouts import LAYOUTS, checkpoint, dump, load, write
 from tests.test_layouts import assert_same, draw
 
@@ -105,7 +107,7 @@ def test_the_layer_alone_is_written(bert, folder):
     )
     assert run(f"{convert} --to-prefix self_attn.") == 0
     written = load_file("out.safetensors")
-    assert_same(written, dump(load(bert, "bert", heads=3, prefix="layer.0.attention."), "torch", "self_attn."))
+    assert_same(written, dump(load(bert, "bert", h=3, prefix="layer.0.attention."), "torch", "self_attn."))
     with safe_open("out.safetensors", framework="np") as file:
         assert file.metadata() == {"format": "pt"}
     assert sorted(entry.name for entry in folder.iterdir()) == ["bert.safetensors", "out.safetensors"]
@@ -117,12 +119,12 @@ CONVERT = "convert bert.safetensors out.safetensors --from bert --to torch --pre
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        (CONVERT, "pass heads, a divisor of h·d=12"),
+        (CONVERT, "pass --heads, a divisor of h·d=12"),
         (f"{CONVERT} --heads 5", "must be '(h d) d_model' = (5·d, d_model) with h=5 (given), got shape (12, 12)"),
-        (f"{CONVERT} --heads 3 --kv-heads 1", "got heads=3 and kv_heads=1"),
+        (f"{CONVERT} --heads 3 --kv-heads 1", "got h=3 and h_kv=1"),
         (f"{CONVERT} --heads 3 --from torch", "but the names are those of layout 'bert'"),
         (f"{CONVERT} --heads 3 --prefix layer.", "which stands there with prefix 'layer.0.attention.'"),
-        (f"{CONVERT} --heads 0", "layout 'bert': heads must be at least 1, got 0"),
+        (f"{CONVERT} --heads 0", "layout 'bert': h must be at least 1, got 0"),
     ],
 )
 def test_a_layer_that_does_not_fit_is_not_written(command, message, bert, capsys):
@@ -209,12 +211,25 @@ def test_existing_files_are_overwritten_on_demand(bert, folder, capsys):
 
 
 def draw_like(bert):
-    return load(bert, "bert", heads=3, prefix="layer.0.attention.")
+    return load(bert, "bert", h=3, prefix="layer.0.attention.")
 
 
-def test_a_file_may_be_converted_in_place(bert, folder):
-    assert run(f"{CONVERT} --heads 3 --force".replace("out.", "bert.")) == 0
-    assert_same(load_file("bert.safetensors"), dump(draw_like(bert), "torch"))
+@pytest.mark.parametrize("there", ["bert", "./bert", "../here/bert", "link", "links/bert", "hard"])
+@pytest.mark.parametrize("back", [False, True], ids=["to it", "from it"])
+def test_a_model_is_not_replaced_by_one_of_its_layers(there, back, bert, folder, capsys, monkeypatch):
+    """By whatever name the file is called, and on whichever side."""
+    here = folder / "here"
+    here.mkdir()
+    (folder / "bert.safetensors").rename(here / "bert.safetensors")
+    monkeypatch.chdir(here)
+    os.symlink("bert.safetensors", "link.safetensors")
+    os.symlink(".", "links")
+    os.link("bert.safetensors", "hard.safetensors")
+    paths = ["bert.safetensors", f"{there}.safetensors"]
+    source, target = reversed(paths) if back else paths
+    command = f"convert {source} {target} --from bert --to torch --prefix layer.0.attention. --heads 3 --force"
+    message = f"{target} is the file that is read, {source}, and would hold one layer in place of all that it"
+    assert_refused(command, message.replace("./bert", "bert"), capsys)
 
 
 def test_a_link_is_something_and_forced_it_is_replaced(bert, folder, capsys, monkeypatch):
@@ -253,6 +268,297 @@ def test_a_file_that_came_in_the_meantime_is_not_overwritten(links, bert, folder
     assert "out.safetensors is there already and was not overwritten" in capsys.readouterr().err
     assert (folder / "out.safetensors").read_bytes() == b"another's"
     assert sorted(entry.name for entry in folder.iterdir()) == ["bert.safetensors", "out.safetensors"]
+
+
+@pytest.mark.parametrize("force", ["", "--force"])
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
+def test_what_is_no_file_is_not_replaced(make, force, bert, folder, capsys):
+    make("out.safetensors")
+    convert = f"{CONVERT} --heads 3 {force}"
+    before = os.lstat("out.safetensors")
+    assert run(convert) == 2
+    assert "out.safetensors is there already and was not overwritten" in capsys.readouterr().err
+    assert os.lstat("out.safetensors") == before
+    assert sorted(os.listdir()) == ["bert.safetensors", "out.safetensors"]
+
+
+@pytest.mark.parametrize("ending", checkpoint.PICKLES)
+def test_pickles_are_not_written_and_nobody_is_warned_of_reading_them(ending, bert, capsys):
+    convert = f"{CONVERT} --heads 3".replace("out.safetensors", f"out{ending}")
+    assert_refused(convert, f"out{ending} is named as a pickle, and pickles are not written here", capsys)
+    run(convert)
+    assert "reading a pickle" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("tensors", "error", "message"),
+    [
+        ({"__metadata__": np.ones(3)}, ValueError, "has no tensor of the name '__metadata__'"),
+        ({"": np.ones(3)}, ValueError, "has no tensor of the name ''"),
+        ({"a\ud800": np.ones(3)}, ValueError, r"has no tensor of the name 'a\\ud800'"),
+        ({3: np.ones(3)}, TypeError, "the name of a tensor must be a string, got 3"),
+        ({("a", "b"): np.ones(3)}, TypeError, r"must be a string, got \('a', 'b'\)"),
+        ({None: np.ones(3)}, TypeError, "must be a string, got None"),
+        ({b"a": np.ones(3)}, TypeError, "must be a string, got b'a'"),
+        ({"x": np.ones(3, ml_dtypes.float8_e4m3fn)}, TypeError, "x is of type F8_E4M3, which NumPy does not have"),
+        ({"x": np.ones(3, ml_dtypes.int4)}, TypeError, "x is of type int4, which safetensors files do not have"),
+        ({"x": np.array(["a"])}, TypeError, "x is of type <U1, which safetensors files do not have"),
+        ({"x": np.array(["2026-01-01"], "M8[D]")}, TypeError, "x is of type datetime64.*, which safetensors files"),
+        ({"x": np.ma.masked_less(np.ones(3), 2)}, TypeError, "x is a masked array, whose mask would be lost"),
+        ({"x": [[1.0], [2.0, 3.0]]}, TypeError, "x cannot be made a NumPy array"),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("overwrite", [True, False])
+def test_what_could_not_be_read_back_is_not_written(tensors, error, message, overwrite, folder):
+    if overwrite:
+        save_file({"precious": np.ones(3)}, "out.safetensors")
+    before = listing()
+    with pytest.raises(error, match=message):
+        write("out.safetensors", {"first": np.ones(2)} | tensors, overwrite=overwrite)
+    assert listing() == before
+
+
+def test_a_prefix_that_no_file_can_hold_is_refused(bert, folder, capsys):
+    """Bytes that are not UTF-8 come from a terminal as half a character."""
+    assert cli.main([*f"{CONVERT} --heads 3".split(), "--to-prefix", "\udce9."]) == 2
+    assert r"a safetensors file has no tensor of the name '\udce9.in_proj_weight'" in capsys.readouterr().err
+    assert os.listdir() == ["bert.safetensors"]
+
+
+@pytest.mark.parametrize("fault", [b"", b"\x00" * 8, "another"])
+def test_a_file_that_came_out_wrong_does_not_replace_a_good_one(fault, bert, folder, capsys, monkeypatch):
+    """A library or a disk that writes something else is found out by reading back."""
+    save_file({"precious": np.ones(3)}, "out.safetensors")
+
+    def faulty(tensors, path, metadata):
+        save_file({name: array + 1 for name, array in tensors.items()}, path, metadata)
+        if isinstance(fault, bytes):
+            path.write_bytes(fault)
+
+    monkeypatch.setattr("safetensors.numpy.save_file", faulty)
+    assert_refused(f"{CONVERT} --heads 3 --force", "out.safetensors was not written, since it ", capsys)
+
+
+def test_a_tensor_that_went_missing_is_found_out(folder, monkeypatch):
+    monkeypatch.setattr("safetensors.numpy.save_file", lambda tensors, path, metadata: save_file({}, path))
+    with pytest.raises(OSError, match="was not written, since it would read back as something else"):
+        write("out.safetensors", {"a": np.ones(3)})
+    assert listing() == {}
+
+
+@pytest.mark.parametrize("dtype", [">f4", ">f8", "?", "u2", "i8", "c8", ml_dtypes.bfloat16])
+@pytest.mark.parametrize("shape", [(2, 3), (0, 3), ()])
+def test_every_type_reads_back_in_the_order_of_this_machine(dtype, shape, folder, rng):
+    array = (rng.normal(size=shape) * 3).astype(np.dtype(dtype))
+    write("out.safetensors", {"x": array})
+    back = layouts.read_arrays("out.safetensors")["x"]
+    assert_same({"x": back}, {"x": array.astype(array.dtype.newbyteorder("="))})
+
+
+def mode(path):
+    return stat.S_IMODE(os.stat(path).st_mode)
+
+
+@pytest.fixture(params=[0o022, 0o002, 0o027, 0o077, 0o000])
+def umask(request):
+    before = os.umask(request.param)
+    yield request.param
+    os.umask(before)
+
+
+@pytest.mark.parametrize("force", ["", "--force"])
+def test_a_new_file_has_the_mode_that_the_umask_leaves(umask, force, bert, links):
+    assert run(f"{CONVERT} --heads 3 {force}") == 0
+    assert mode("out.safetensors") == 0o666 & ~umask
+
+
+@pytest.mark.parametrize("before", [0o664, 0o640, 0o600, 0o444, 0o666, 0o755])
+def test_a_file_that_replaces_another_has_its_mode_whatever_the_umask(before, umask, bert):
+    Path("out.safetensors").write_bytes(b"old")
+    os.chmod("out.safetensors", before)
+    assert run(f"{CONVERT} --heads 3 --force") == 0
+    assert mode("out.safetensors") == before
+    assert sorted(load_file("out.safetensors")) == sorted(dump(draw_like(bert), "torch"))
+
+
+def test_a_link_that_is_replaced_leaves_what_it_led_to_and_takes_no_mode_from_it(umask, bert):
+    save_file({"precious": np.ones(3)}, "precious.safetensors")
+    os.chmod("precious.safetensors", 0o400)
+    os.symlink("precious.safetensors", "out.safetensors")
+    assert run(f"{CONVERT} --heads 3 --force") == 0
+    assert load_file("precious.safetensors").keys() == {"precious"}
+    assert (mode("precious.safetensors"), mode("out.safetensors")) == (0o400, 0o666 & ~umask)
+
+
+def test_other_names_of_a_file_that_is_replaced_keep_what_it_was(bert):
+    save_file({"precious": np.ones(3)}, "precious.safetensors")
+    os.link("precious.safetensors", "out.safetensors")
+    assert run(f"{CONVERT} --heads 3 --force") == 0
+    assert load_file("precious.safetensors").keys() == {"precious"}
+
+
+@pytest.mark.parametrize(
+    ("allowed", "asked", "left"),
+    [("both", 1, 0o664), ("group", 2, 0o664), ("nothing", 2, 0o604)],
+)
+def test_owner_and_group_are_kept_as_far_as_that_is_allowed(allowed, asked, left, bert, monkeypatch):
+    """What another group was allowed to do, this one is not."""
+    Path("out.safetensors").write_bytes(b"old")
+    os.chmod("out.safetensors", 0o664)
+    before, calls = os.stat("out.safetensors"), []
+
+    def chown(path, owner, group):
+        calls.append((owner, group))
+        if not (allowed == "both" or (allowed == "group" and owner == -1)):
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "chown", chown)
+    assert run(f"{CONVERT} --heads 3 --force") == 0
+    assert calls == [(before.st_uid, before.st_gid), (-1, before.st_gid)][:asked]
+    assert mode("out.safetensors") == left
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="only root gives files away")
+def test_a_file_of_another_stays_theirs(bert):
+    Path("out.safetensors").write_bytes(b"old")
+    os.chown("out.safetensors", 1234, 2345)
+    assert run(f"{CONVERT} --heads 3 --force") == 0
+    assert (os.stat("out.safetensors").st_uid, os.stat("out.safetensors").st_gid) == (1234, 2345)
+
+
+def test_an_interruption_at_the_last_step_leaves_nothing_half_written(bert, monkeypatch):
+    """Without hard links the name is taken by an empty file first, which must not stay."""
+
+    def interrupted(source, target):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "link", without_links)
+    monkeypatch.setattr(os, "replace", interrupted)
+    before = listing()
+    assert run(f"{CONVERT} --heads 3") == 130
+    assert listing() == before
+
+
+# --- advice that the command can follow ---------------------------------------------------------------------------
+
+
+def follow(command, capsys):
+    """Run a command that is refused, and again with the flag that its message says."""
+    assert run(command) == 2
+    message = capsys.readouterr().err
+    (advice,) = re.findall(r" pass (--.*?)(?:,|\n|$)", message)
+    assert run(f"{command} {advice}") == 0, capsys.readouterr().err
+    return message
+
+
+@pytest.mark.parametrize(
+    ("layout", "target", "missing"),
+    [
+        ("linear", "torch", ["b_k"]),
+        ("llama", "torch", ["b_o"]),  # as Qwen2 stores it
+        ("linear", "gpt2", ["b_q", "b_k", "b_v", "b_o"]),
+        ("equinox", "keras", ["b_o", "b_v"]),
+        ("columns", "uva", ["b_o"]),
+    ],
+)
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
+def test_zeros_stand_in_for_biases_that_the_other_side_needs(layout, target, missing, dtype, folder, rng, capsys):
+    every = ColumnWeights.random(rng, d_model=12, h=3).arrays()
+    some = ColumnWeights(**{name: array for name, array in every.items() if name not in missing})
+    save_file({name: a.astype(dtype) for name, a in dump(some, layout).items()}, "in.safetensors")
+    assert run(f"convert in.safetensors out.safetensors --from {layout} --to {target} --heads 3") == 0
+    zeros = {name: np.zeros_like(every[name]) for name in missing}
+    expected = {name: a.astype(dtype) for name, a in dump(ColumnWeights(**every | zeros), target).items()}
+    assert_same(load_file("out.safetensors"), expected)
+    printed = capsys.readouterr().out
+    assert re.search(r"in layout '.*', with zeros for (.*), which the layer lacks\n$", printed).group(1).split(
+        ", "
+    ) == sorted(missing, key=list(every).index)
+
+
+def test_heads_that_share_keys_get_copies_by_a_flag(folder, rng, capsys):
+    shared = ColumnWeights.random(rng, d_model=12, h=6, h_kv=2)
+    save_file(dump(shared, "llama"), "in.safetensors")
+    message = follow("convert in.safetensors out.safetensors --from llama --to torch --heads 6", capsys)
+    assert message.endswith("6 heads share 2; to give each its copy, pass --repeat-kv\n")
+    arrays = shared.arrays()
+    copies = {name: arrays[name].repeat(3, axis=0) for name in ("W_k", "W_v", "b_k", "b_v")}
+    assert_same(load_file("out.safetensors"), dump(ColumnWeights(**arrays | copies), "torch"))
+
+
+def test_a_layer_without_an_output_bias_whose_heads_share_keys(folder, rng):
+    """Qwen2: two things that PyTorch's layer does not know, and one command."""
+    arrays = ColumnWeights.random(rng, d_model=12, h=6, h_kv=2).arrays()
+    del arrays["b_o"]
+    save_file(dump(ColumnWeights(**arrays), "llama"), "in.safetensors")
+    convert = "convert in.safetensors out.safetensors --from llama --to torch --heads 6"
+    assert run(f"{convert} --repeat-kv") == 0
+    assert load(load_file("out.safetensors"), "torch", 6).h_kv == 6
+
+
+@pytest.mark.parametrize("flags", ["", "--heads 3"])
+def test_the_number_of_heads_is_asked_for_by_its_flag(flags, bert, capsys):
+    assert run(f"{CONVERT} {flags}") == (0 if flags else 2)
+    assert ("pass --heads, a divisor of h·d=12" in capsys.readouterr().err) == (not flags)
+
+
+def test_what_stands_beside_the_layer_is_ignored_by_a_flag(folder, rng, capsys):
+    """ESM, whose prefix holds a normalisation and the angles of a rotary embedding; a name may need quotes."""
+    stored = dump(ColumnWeights.random(rng, d_model=12, h=3), "bert")
+    block = stored | {"LayerNorm.weight": np.ones(12), "self.rotary_embeddings.inv_freq": np.ones(2)}
+    save_file({f"layer.0.{key}": array for key, array in block.items()}, "bert.safetensors")
+    convert = "convert bert.safetensors {} --from bert --to torch --prefix layer.0. --heads 3"
+    message = follow(convert.format("out.safetensors"), capsys)
+    assert " or pass --ignore LayerNorm.weight self.rotary_embeddings.inv_freq, and if" in message
+    assert run(convert.format("two.safetensors") + " --ignore LayerNorm.* --ignore *.inv_freq") == 0
+    assert_same(load_file("out.safetensors"), dump(load(stored, "bert", 3), "torch"))
+    assert_same(load_file("two.safetensors"), load_file("out.safetensors"))
+    save_file(stored | {"a name": np.ones(3)}, "bert.safetensors")
+    command = "convert bert.safetensors three.safetensors --from bert --to torch --heads 3"
+    assert run(command) == 2
+    assert "pass --ignore 'a name', and" in capsys.readouterr().err
+    assert run(f"{command} --ignore self.key.bias") == 2
+    assert "self.key.bias is part of the layer and cannot be ignored" in capsys.readouterr().err
+
+
+def test_nanogpt_is_told_from_gpt2(folder, rng, capsys):
+    weights = ColumnWeights.random(rng, d_model=12, h=3)
+    save_file(dump(weights, "nanogpt", "h.0.attn."), "in.safetensors")
+    convert = "convert in.safetensors out.safetensors --to torch --heads 3 --prefix h.0.attn. --from"
+    message = "c_attn.weight must be 'd_model (qkv h d)' = (12, 36), got shape (36, 12), the transpose of it"
+    assert_refused(f"{convert} gpt2", message, capsys)
+    assert run(f"{convert} gpt2") == 2
+    assert capsys.readouterr().err.endswith("Names and shapes are those of layout 'nanogpt'\n")
+    assert run(f"{convert} nanogpt") == run("inspect in.safetensors") == 0
+    assert_same(load_file("out.safetensors"), dump(weights, "torch"))
+    printed = capsys.readouterr().out
+    assert "nanogpt: nanoGPT" in printed
+    assert "gpt2:" not in printed
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_fused_projection_whose_order_no_name_tells(bias, folder, rng, capsys):
+    save_file(dump(ColumnWeights.random(rng, d_model=12, h=3, bias=bias), "qkv-blocks"), "in.safetensors")
+    assert run("inspect in.safetensors") == 0
+    printed = capsys.readouterr().out
+    names = "  names       are those of {} as well, with rows in another order: look into the code of the model"
+    assert ("uva: " in printed) == bias  # which always has biases
+    assert (names.format("qkv-blocks") in printed) == (names.format("uva") in printed) == bias
+    assert run("convert in.safetensors out.safetensors --from torch --to gpt2 --heads 3") == 2
+    others = "'uva', 'qkv-blocks'" if bias else "'qkv-blocks'"
+    assert f"the names are those of layout {others}\n" in capsys.readouterr().err
+
+
+def test_keys_that_heads_share_in_transformer_lens(folder, rng, capsys):
+    shared = ColumnWeights.random(rng, d_model=12, h=6, h_kv=2)
+    save_file(dump(shared, "transformer-lens-groups") | {"mask": np.ones((2, 2))}, "in.safetensors")
+    convert = "convert in.safetensors out.safetensors --to llama --from"
+    assert_refused(
+        f"{convert} transformer-lens", "but the names are those of layout 'transformer-lens-groups'", capsys
+    )
+    assert run(f"{convert} transformer-lens-groups") == 0
+    assert_same(load_file("out.safetensors"), dump(shared, "llama"))
 
 
 @pytest.fixture(params=[True, False], ids=["over a file", "new"])
@@ -372,7 +678,7 @@ def test_what_shapes_tell_and_what_is_in_the_way(folder, rng, capsys):
         "  heads       6",
         "  sizes       d_query=17, h=6, d_k=11, d_key=19, d_value=23, d_v=13, d_model=29",
         f"  parameters  {weights.parameter_count:,}",
-        "  beside it   'norm', which convert refuses",
+        "  beside it   'norm', which convert refuses without --ignore",
     ]
 
 
@@ -454,7 +760,7 @@ def test_help_lists_the_layouts(command, capsys):
     assert stop.value.code == 0
     printed = capsys.readouterr().out
     for layout in LAYOUTS.values():
-        assert f"{layout.name:18}{layout.title}" in printed
+        assert f"{layout.name:25}{layout.title}" in printed
 
 
 @pytest.mark.parametrize(

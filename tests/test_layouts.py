@@ -2,6 +2,7 @@
 
 import math
 import re
+import sys
 
 import ml_dtypes
 import numpy as np
@@ -17,7 +18,7 @@ from mha_tutorial.reference import row
 from tests.helpers import assert_close, rotated
 
 each_layout = pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
-HEADS_HAVE_AN_AXIS = {"keras", "flax", "transformer-lens", "columns"}
+HEADS_HAVE_AN_AXIS = {"keras", "flax", "transformer-lens", "transformer-lens-groups", "columns"}
 
 
 SIZES = {"h": 6, "h_kv": 2, "two": 2, "half": 5, "d": 7, "d_k": 11, "d_v": 13}
@@ -105,7 +106,7 @@ def test_every_layout_converts_into_every_other(source, rng):
     weights = ColumnWeights.random(rng, d_model=30, h=3)  # sizes that every library allows
     stored = dump(weights, source, "a.")
     for target in LAYOUTS:
-        moved = layouts.convert(stored, source, target, heads=3, prefix="a.", to_prefix="b.")
+        moved = layouts.convert(stored, source, target, h=3, prefix="a.", to_prefix="b.")
         assert_same(moved, dump(weights, target, "b."))
 
 
@@ -131,7 +132,7 @@ def test_a_layout_of_your_own(rng):
     weights = ColumnWeights.random(rng, d_model=11, h=3, d_k=5, d_v=5, bias=False)
     stored = dump(weights, mine)
     assert stored["qkv"][(4 * 3 + 2) * 3 + 1, 7] == weights.W_k[2, 4, 7]  # feature 4, head 2, keys
-    assert_same(load(stored, mine, heads=3).arrays(), weights.arrays())
+    assert_same(load(stored, mine, h=3).arrays(), weights.arrays())
 
 
 PLAIN = {tensor.key: tensor for tensor in LAYOUTS["linear"].tensors}
@@ -185,8 +186,8 @@ def test_heads_are_looked_for_in_every_tensor(rng):
     q, k, v, o = (PLAIN[f"{name}.weight"] for name in ("queries", "keys", "values", "output"))
     mine = Layout("mine", "somebody's", (Stored("b", "b_o", "d_model -> d_model"), o, v, k, q))
     stored = dump(draw(rng, mine), mine)
-    refused(stored, mine, "heads are stored side by side, and shapes do not tell how many there are", heads=None)
-    assert load(stored, mine, heads=6).h_kv == 2
+    refused(stored, mine, "heads are stored side by side, and shapes do not tell how many there are", h=None)
+    assert load(stored, mine, h=6).h_kv == 2
 
 
 def test_lengths_that_only_their_product_tells_are_not_guessed(rng):
@@ -196,11 +197,11 @@ def test_lengths_that_only_their_product_tells_are_not_guessed(rng):
     weights = ColumnWeights.random(rng, d_model=12, h=2, bias=False)
     dumping_refused(weights, mine, "shapes tell i·j and none of the factors")
     stored = dump(weights, "linear")
-    refused(stored, mine, "shapes tell i·j and none of the factors", heads=2)
+    refused(stored, mine, "shapes tell i·j and none of the factors", h=2)
     apart = k._replace(pattern="(h_kv d) d_key -> h_kv d d_key")
     mine = Layout("mine", "somebody's", (q, apart, v._replace(pattern="(h_kv e) d_value -> h_kv e d_value"), o))
-    refused(stored, mine, "heads are stored side by side, and shapes do not tell how many there are; pass kv_heads")
-    assert load(stored, mine, heads=2, kv_heads=2).h_kv == 2
+    refused(stored, mine, "heads are stored side by side, and shapes do not tell how many there are; pass h_kv")
+    assert load(stored, mine, h=2, h_kv=2).h_kv == 2
 
 
 # --- what the patterns say ----------------------------------------------------------------------------------------
@@ -309,7 +310,7 @@ def test_output_is_that_of_multihead_attention(layout, widths, bias, rng):
     )
     q, k, v = (rng.normal(size=(2, n, w)) for n, w in ((5, 15), (7, module.kdim), (7, module.vdim)))
     expected, attention = module(*map(torch.from_numpy, (q, k, v)), average_attn_weights=False)
-    weights = load(module, layout, heads=3)
+    weights = load(module, layout, h=3)
     trace = row.multi_head(q, k, v, weights.T)
     assert_close(trace.attention, attention.detach().numpy())
     assert_close(trace.output, expected.detach().numpy())
@@ -349,7 +350,7 @@ def test_output_is_that_of_separate_linears(layout, rng):
     module = randomised(Separate(*SEPARATE[layout]))
     q, k, v = (rng.normal(size=(2, n, w)) for n, w in ((5, 17), (7, 19), (7, 23)))
     expected = module(*map(torch.from_numpy, (q, k, v))).detach().numpy()
-    weights = load(module, layout, heads=module.h)
+    weights = load(module, layout, h=module.h)
     assert weights.h_kv == module.h_kv
     assert_close(row.multi_head(q, k, v, weights.T).output, expected)
 
@@ -382,6 +383,58 @@ def test_output_is_that_of_the_einsums_of_transformer_lens(rng):
     assert_close(row.multi_head(x, x, x, load(stored, "transformer-lens").T).output, expected)
 
 
+def test_output_is_that_of_the_einsums_of_transformer_lens_with_groups(rng):
+    """Its attributes W_K and W_V are made of parameters with an underscore, which its checkpoints hold."""
+    h, h_kv, d, d_model = 6, 2, 7, 11
+    heads = {"W_Q": h, "_W_K": h_kv, "_W_V": h_kv}
+    stored = {name: rng.normal(size=(number, d_model, d)) for name, number in heads.items()}
+    stored |= {name.replace("W", "b"): rng.normal(size=(number, d)) for name, number in heads.items()}
+    stored |= {"W_O": rng.normal(size=(h, d, d_model)), "b_O": rng.normal(size=d_model), "mask": np.ones((5, 5))}
+    x = rng.normal(size=(2, 5, d_model))
+    q, k, v = (
+        np.einsum("bpm,hmd->bphd", x, stored[name].repeat(h // number, axis=0))
+        + stored[name.replace("W", "b")].repeat(h // number, axis=0)
+        for name, number in heads.items()
+    )
+    scores = np.einsum("bqhd,bkhd->bhqk", q, k) / np.sqrt(d)
+    z = np.einsum("bhqk,bkhd->bqhd", row.softmax(scores), v)
+    expected = np.einsum("bqhd,hdm->bqm", z, stored["W_O"]) + stored["b_O"]
+    weights = load(stored, "transformer-lens-groups")
+    assert weights.h_kv == h_kv
+    assert_close(row.multi_head(x, x, x, weights.T).output, expected)
+    message = "W_K is missing; expected a tensor 'h d_model d' = (6, 11, 7), but the names are those of layout"
+    refused(stored, "transformer-lens", f"{message} 'transformer-lens-groups'", None)
+
+
+class Fused(torch.nn.Module):
+    """One projection cut in thirds and then into heads, as nanoGPT, Phi-3 and vLLM do; `names` are theirs."""
+
+    def __init__(self, names, h, d, d_model, bias):
+        super().__init__()
+        self.names, self.h, self.d = names, h, d
+        setattr(self, names[0], torch.nn.Linear(d_model, 3 * h * d, bias=bias, dtype=torch.float64))
+        setattr(self, names[1], torch.nn.Linear(h * d, d_model, bias=bias, dtype=torch.float64))
+
+    def forward(self, x):
+        fused, out = (getattr(self, name) for name in self.names)
+        thirds = fused(x).split(self.h * self.d, dim=2)
+        q, k, v = (third.view(*x.shape[:2], self.h, self.d).transpose(1, 2) for third in thirds)
+        heads = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+        return out(heads.transpose(1, 2).flatten(-2))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(
+    ("layout", "names", "d_model"),
+    [("nanogpt", ("c_attn", "c_proj"), 15), ("qkv-blocks", ("qkv_proj", "o_proj"), 17)],
+)
+def test_output_is_that_of_one_projection_cut_in_thirds(layout, names, d_model, bias, rng):
+    module = randomised(Fused(names, 3, 5, d_model, bias))
+    x = rng.normal(size=(2, 7, d_model))
+    expected = module(torch.from_numpy(x)).detach().numpy()
+    assert_close(row.multi_head(x, x, x, load(module, layout, 3).T).output, expected)
+
+
 def test_rotary_scores_are_the_same_in_both_orders(rng):
     """Meta's rows with its pairs side by side, and the package's rows with pairs half a head apart."""
     h, h_kv, d, width, n = 6, 2, 10, 17, 5
@@ -398,10 +451,10 @@ def test_rotary_scores_are_the_same_in_both_orders(rng):
     def rotary(Q, K):
         return row.scaled_dot_product(rotated(Q, pairs=False), rotated(K, pairs=False))
 
-    weights = load(stored, "llama-pairs", heads=h).T
+    weights = load(stored, "llama-pairs", h=h).T
     assert_close(row.multi_head(x, x, x, weights, score=rotary).scores, expected)
     hugging = {f"{p}_proj.weight": array for p, array in zip("qkvo", stored.values(), strict=True)}
-    unmoved = row.multi_head(x, x, x, load(hugging, "llama", heads=h).T, score=rotary).scores
+    unmoved = row.multi_head(x, x, x, load(hugging, "llama", h=h).T, score=rotary).scores
     assert np.abs(unmoved - expected).max() > 0.1 * np.abs(expected).max()  # rows in the other order: other scores
 
 
@@ -419,32 +472,62 @@ def test_a_checkpoint_may_be_nested(rng):
 
 def test_a_checkpoint_may_need_gradients_and_keeps_its_type():
     module = torch.nn.MultiheadAttention(6, 3)
-    weights = load(dict(module.named_parameters()), "torch", heads=3)
+    weights = load(dict(module.named_parameters()), "torch", h=3)
     assert weights.dtype == np.float32
-    assert load(module.half(), "torch", heads=3).dtype == np.float16
+    assert load(module.half(), "torch", h=3).dtype == np.float16
 
 
 def test_bfloat16_is_moved_but_not_loaded():
     module = torch.nn.MultiheadAttention(6, 3, dtype=torch.bfloat16)
-    with pytest.raises(
-        TypeError,
-        match=r"in_proj_weight is bfloat16, which NumPy does not have: convert it to float32, .*\.float\(\)",
-    ):
-        load(module, "torch", heads=3)
-    wide = dump(load(module.float(), "torch", heads=3), "torch")
+    message = (
+        r"layout 'torch': the tensors are bfloat16; convert it to float32, which .* exactly \(tensor\.float\(\)\)"
+    )
+    with pytest.raises(TypeError, match=message):
+        load(module, "torch", h=3)
+    wide = dump(load(module.float(), "torch", h=3), "torch")
     narrow = {key: array.astype(ml_dtypes.bfloat16) for key, array in wide.items()}
     with pytest.raises(TypeError, match=r"layout 'torch': the tensors are bfloat16; convert it to float32"):
-        load(narrow, "torch", heads=3)
-    moved = layouts.convert(narrow, "torch", "gpt2", heads=3)
+        load(narrow, "torch", h=3)
+    moved = layouts.convert(narrow, "torch", "gpt2", h=3)
     assert moved["c_attn.weight"].dtype == ml_dtypes.bfloat16
-    assert_same(layouts.convert(moved, "gpt2", "torch", heads=3), narrow)
+    assert_same(layouts.convert(moved, "gpt2", "torch", h=3), narrow)
+
+
+@pytest.mark.parametrize("make", [lambda module: module, lambda module: module.state_dict()])
+def test_a_bfloat16_module_is_converted_byte_by_byte(make):
+    """To another layout and back; parameters need gradients and are transposed on the way."""
+    module = torch.nn.MultiheadAttention(6, 3, dtype=torch.bfloat16)
+    moved = layouts.convert(make(module), "torch", "gpt2", 3)
+    assert moved["c_attn.weight"].dtype == ml_dtypes.bfloat16
+    columns = module.in_proj_weight.detach().T.contiguous()  # (in, out), with queries, keys and values in blocks
+    assert moved["c_attn.weight"].tobytes() == columns.view(torch.int16).numpy().tobytes()
+    back = layouts.convert(moved, "gpt2", "torch", 3)
+    for name, tensor in module.state_dict().items():
+        assert back[name].tobytes() == tensor.view(torch.int16).numpy().tobytes()
+
+
+def test_bfloat16_tensors_of_any_order_are_read():
+    tensor = torch.arange(6, dtype=torch.bfloat16).reshape(2, 3)
+    arrays = layouts.read_arrays({"turned": tensor.T, "one": tensor[0, 1], "none": tensor[:0]})
+    np.testing.assert_array_equal(arrays["turned"].astype(float), [[0, 3], [1, 4], [2, 5]])
+    assert (arrays["one"].shape, arrays["one"].astype(float)) == ((), 1)
+    assert arrays["none"].shape == (0, 3)
+
+
+def test_bfloat16_without_ml_dtypes_is_told_what_to_do(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    message = (
+        r"in_proj_weight is bfloat16, which NumPy does not have: convert it to float32.*\.float\(\)\), or .*pip"
+    )
+    with pytest.raises(ImportError, match=message):
+        layouts.convert(torch.nn.MultiheadAttention(6, 3, dtype=torch.bfloat16), "torch", "gpt2", 3)
 
 
 def test_what_is_none_counts_as_missing(rng):
     """Equinox has no bias unless asked, and says so by None."""
     stored = dump(ColumnWeights.random(rng, d_model=12, h=3, bias=False), "equinox")
     empty = {key.replace("weight", "bias"): None for key in stored}
-    assert_same(load(stored | empty, "equinox", heads=3).arrays(), load(stored, "equinox", heads=3).arrays())
+    assert_same(load(stored | empty, "equinox", h=3).arrays(), load(stored, "equinox", h=3).arrays())
     assert identify(stored | empty) == identify(stored)
 
 
@@ -459,7 +542,7 @@ class Unread:
 
 def test_nothing_is_read_but_the_layer(bert):
     beside = {"output.LayerNorm.weight": Unread()}
-    assert_same(load(bert | beside, "bert", heads=3).arrays(), load(bert, "bert", heads=3).arrays())
+    assert_same(load(bert | beside, "bert", h=3).arrays(), load(bert, "bert", h=3).arrays())
     refused(bert | {"head": Unread()}, "bert", "does not know head, of shape (3,)")
     assert set(layouts.read_arrays(bert | beside, "self.", ["key.bias"])) == {"self.key.bias"}
 
@@ -485,7 +568,7 @@ def test_the_type_of_a_neighbour_hides_no_mistake(rng):
 )
 def test_what_is_no_array_is_named(tensor, bert):
     with pytest.raises(TypeError, match=r"^self\.key\.weight cannot be made a NumPy array: "):
-        load(bert | {"self.key.weight": tensor}, "bert", heads=3)
+        load(bert | {"self.key.weight": tensor}, "bert", h=3)
 
 
 def test_a_mask_is_not_lost(bert):
@@ -493,7 +576,7 @@ def test_a_mask_is_not_lost(bert):
     with pytest.raises(
         TypeError, match=r"self\.key\.weight is a masked array, whose mask would be lost; fill it first"
     ):
-        load(bert | {"self.key.weight": masked}, "bert", heads=3)
+        load(bert | {"self.key.weight": masked}, "bert", h=3)
 
 
 def test_two_tensors_of_one_name_are_refused():
@@ -505,7 +588,7 @@ def test_two_tensors_of_one_name_are_refused():
 @pytest.mark.parametrize("checkpoint", [[1.0], np.ones(3), None])
 def test_what_is_no_checkpoint_is_refused(checkpoint):
     message = f"mapping of names to arrays, .*, got {type(checkpoint).__name__}"
-    for function in (lambda: load(checkpoint, "torch", heads=3), lambda: identify(checkpoint)):
+    for function in (lambda: load(checkpoint, "torch", h=3), lambda: identify(checkpoint)):
         with pytest.raises(TypeError, match=message):
             function()
 
@@ -519,51 +602,51 @@ def bert(rng):
     return dump(ColumnWeights.random(rng, d_model=12, h=3), "bert")
 
 
-def refused(checkpoint, layout, message, heads=3, error=ValueError, **options):
+def refused(checkpoint, layout, message, h=3, error=ValueError, **options):
     with pytest.raises(error, match=re.escape(f"layout '{getattr(layout, 'name', layout)}': {message}")):
-        load(checkpoint, layout, heads, **options)
+        load(checkpoint, layout, h, **options)
 
 
 def test_a_wrong_number_of_heads_is_refused(bert, rng):
     fits = "self.query.weight must be '(h d) d_model' = (5·d, d_model) with h=5 (given), got shape (12, 12)"
-    refused(bert, "bert", fits, heads=5)
+    refused(bert, "bert", fits, h=5)
     keras = dump(draw(rng, LAYOUTS["keras"]), "keras")
     fits = (
         "query/kernel must be 'd_query h d_k' = (17, 4, d_k) with h=4 (given), d_query=17 (query/kernel), got shape"
     )
-    refused(keras, "keras", f"{fits} (17, 6, 11)", heads=4)
+    refused(keras, "keras", f"{fits} (17, 6, 11)", h=4)
 
 
-@pytest.mark.parametrize("name", ["heads", "kv_heads"])
+@pytest.mark.parametrize("name", ["h", "h_kv"])
 @pytest.mark.parametrize("number", [0, -1, 2.0, "3", True])
 def test_numbers_of_heads_are_whole_and_positive(name, number, bert):
     small = type(number) is int
     message = f"{name} must be {'at least 1' if small else 'a whole number'}, got {number!r}"
-    refused(bert, "bert", message, error=ValueError if small else TypeError, **{"heads": 3} | {name: number})
+    refused(bert, "bert", message, error=ValueError if small else TypeError, **{"h": 3} | {name: number})
 
 
 def test_heads_that_shapes_do_not_tell_are_asked_for(bert, rng):
-    message = "heads are stored side by side, and shapes do not tell how many there are; pass heads, a divisor of"
-    refused(bert, "bert", f"{message} h·d=12", heads=None)
-    refused(dump(draw(rng, LAYOUTS["llama"]), "llama"), "llama", f"{message} h·half=30", heads=None)
+    message = "heads are stored side by side, and shapes do not tell how many there are; pass h, a divisor of"
+    refused(bert, "bert", f"{message} h·d=12", h=None)
+    refused(dump(draw(rng, LAYOUTS["llama"]), "llama"), "llama", f"{message} h·half=30", h=None)
 
 
 def test_a_wrong_number_of_key_value_heads_is_refused(bert, rng):
-    message = "keys and values have as many heads as queries here, got heads=3 and kv_heads=1"
-    refused(bert, "bert", message, kv_heads=1)
-    assert load(bert, "bert", heads=3, kv_heads=3).h_kv == 3
+    message = "keys and values have as many heads as queries here, got h=3 and h_kv=1"
+    refused(bert, "bert", message, h_kv=1)
+    assert load(bert, "bert", h=3, h_kv=3).h_kv == 3
     keras = dump(draw(rng, LAYOUTS["keras"]), "keras")
-    refused(keras, "keras", message.replace("3", "6"), heads=None, kv_heads=1)
-    assert load(keras, "keras", kv_heads=6).h_kv == 6  # its shapes tell the heads
+    refused(keras, "keras", message.replace("3", "6"), h=None, h_kv=1)
+    assert load(keras, "keras", h_kv=6).h_kv == 6  # its shapes tell the heads
     llama = dump(draw(rng, LAYOUTS["llama"]), "llama")
-    assert load(llama, "llama", heads=np.int64(6), kv_heads=2).h_kv == 2
+    assert load(llama, "llama", h=np.int64(6), h_kv=2).h_kv == 2
     fits = "k_proj.weight must be '(h_kv two half) d_model' = (30, 29) with h_kv=3 (given), half=5 (q_proj.weight)"
-    refused(llama, "llama", fits, heads=6, kv_heads=3)
+    refused(llama, "llama", fits, h=6, h_kv=3)
     message = "key-value heads must divide the heads, got h_kv=2 (k_proj.weight) and h=3 (given)"
     odd = llama | {"k_proj.weight": llama["k_proj.weight"].repeat(2, axis=0)}
     odd = {key: array for key, array in odd.items() if "weight" in key}
     odd["v_proj.weight"] = odd["k_proj.weight"]
-    refused(odd, "llama", message, heads=3)
+    refused(odd, "llama", message, h=3)
 
 
 def test_wrong_widths_are_named_with_where_they_differ_from(bert):
@@ -591,7 +674,7 @@ def test_sizes_that_the_library_ties_are_tied(rng):
     )
     renamed = {f"W_{key[0]}{key[key.index('.') :]}": array for key, array in stored.items()}
     message = "d_model is always h·d there, but d_model=17 (W_o.weight) and h·d=42"
-    refused(renamed, "d2l", message, heads=6)
+    refused(renamed, "d2l", message, h=6)
 
 
 def test_a_missing_key_is_named_with_what_is_there_instead(bert):
@@ -624,16 +707,106 @@ def test_a_missing_prefix_is_found(bert):
     )
     known = "'layer.0.', 'layer.1.', 'layer.2.', 'layer.3.' and 2 more"
     refused(layers, "bert", f"{wanted} prefix {known}")
-    assert load(layers, "bert", heads=3, prefix="layer.4.").h == 3
+    assert load(layers, "bert", h=3, prefix="layer.4.").h == 3
 
 
 def test_a_surplus_key_is_refused_and_known_neighbours_are_not(bert):
     message = (
-        "does not know self.key.scale, of shape (12,); if it is no part of the layer, leave it out or pass a prefix"
+        "does not know self.key.scale, of shape (12,); if it is no part of the layer, leave it out or pass "
+        "ignore=['self.key.scale'], and if it is, the layout is another: this one has self.query.weight, self.key"
     )
     refused(bert | {"self.key.scale": np.ones(12)}, "bert", message)
     beside = bert | {"output.LayerNorm.weight": np.ones(12)}
-    assert_same(load(beside, "bert", heads=3).arrays(), load(bert, "bert", heads=3).arrays())
+    assert_same(load(beside, "bert", h=3).arrays(), load(bert, "bert", h=3).arrays())
+
+
+ESM = {"self.rotary_embeddings.inv_freq": (2,), "LayerNorm.weight": (12,), "LayerNorm.bias": (12,)}
+
+
+@pytest.mark.parametrize(
+    "ignore",
+    [list(ESM), ["LayerNorm.*", "self.rotary_embeddings.inv_freq"], "*", ["layer.0.LayerNorm.*", "*.inv_freq"]],
+)
+def test_what_is_no_part_of_the_layer_is_ignored_on_demand(ignore, bert):
+    """As under the prefix of ESM's layers, which is that of a block."""
+    block = {f"layer.0.{key}": array for key, array in bert.items()}
+    block |= {f"layer.0.{key}": np.ones(shape) for key, shape in ESM.items()}
+    assert_same(load(block, "bert", 3, prefix="layer.0.", ignore=ignore).arrays(), load(bert, "bert", 3).arrays())
+    moved = layouts.convert(block, "bert", "torch", 3, prefix="layer.0.", ignore=ignore)
+    assert_same(moved, layouts.convert(bert, "bert", "torch", 3))
+
+
+def test_all_that_is_in_the_way_is_named_at_once(bert):
+    named = ", ".join(f"{key}, of shape {shape}" for key, shape in ESM.items())
+    message = f"does not know {named}; if they are no part of the layer, leave them out or pass ignore={list(ESM)}"
+    beside = {key: np.ones(shape) for key, shape in ESM.items()}
+    refused(bert | beside, "bert", message)
+    names = ["LayerNorm.bias", "self.rotary_embeddings.inv_freq", "LayerNorm.weight"]
+    left = (
+        message.replace(named, "LayerNorm.weight, of shape (12,)")
+        .replace("they are", "it is")
+        .replace("them", "it")
+    )
+    refused(bert | beside, "bert", left.replace(str(list(ESM)), str(names)), ignore=names[:2])
+    many = {f"norm.{i}": np.ones(2) for i in range(9)}
+    refused(
+        bert | many, "bert", "does not know norm.0, of shape (2,), norm.1, of shape (2,), norm.2, of shape (2,), "
+    )
+    with pytest.raises(ValueError, match=re.escape("pass ignore=['*'], and if they are, the layout is another")):
+        load(bert | many, "bert", 3)
+
+
+@pytest.mark.parametrize("name", ["self.key.bias", "layer.0.self.key.bias"])
+def test_the_layers_own_tensors_are_not_ignored(name, bert):
+    block = {f"layer.0.{key}": array for key, array in bert.items()}
+    message = "layer.0.self.key.bias is part of the layer and cannot be ignored"
+    refused(block, "bert", message, prefix="layer.0.", ignore=[name])
+    load(block, "bert", 3, prefix="layer.0.", ignore=["self.*"])  # a pattern leaves them alone
+
+
+def turned(stored, *keys):
+    return stored | {key: stored[key].T for key in keys}
+
+
+def test_a_matrix_that_lies_on_its_side_is_named(rng):
+    """By its own shape, and not the one that no longer fits it; and where another layout fits, that is named."""
+    square = ColumnWeights.random(rng, d_model=12, h=3)
+    nano = {f"attn.{key}": array for key, array in dump(square, "nanogpt").items()}
+    fits = "attn.c_attn.weight must be 'd_model (qkv h d)' = (12, 36), got shape (36, 12), the transpose of it; so"
+    also = "so square matrices beside it may be stored transposed too, which no shape tells. Names and shapes are"
+    message = f"{fits} {also[3:]} those of layout 'nanogpt'"
+    refused(nano, "gpt2", message, prefix="attn.")
+    refused(nano, "gpt2", message, None, prefix="attn.")
+    unbiased = {key: array for key, array in nano.items() if "weight" in key}
+    refused(unbiased, "gpt2", message, prefix="attn.")
+    fits = "c_attn.weight must be '(qkv h d) d_model' = (36, 12), got shape (12, 36), the transpose of it; "
+    refused(dump(square, "gpt2"), "nanogpt", f"{fits}{also} those of layout 'gpt2'")
+    sizes = {"two": 2, "half": 5}
+    llama = dump(draw(rng, LAYOUTS["llama"], **sizes), "llama")
+    fits = "k_proj.weight must be '(h_kv two half) d_model' = (20, 29), got shape (29, 20), the transpose of it; so"
+    refused(turned(llama, "k_proj.weight"), "llama", fits, 6)
+    neox = turned(dump(square, "neox"), "query_key_value.weight")
+    refused(neox, "neox", "query_key_value.weight must be '(h qkv d) d_model' = (36, 12), got shape (12, 36), the")
+    all_of_them = turned(llama, "q_proj.weight", "k_proj.weight", "v_proj.weight", "o_proj.weight")
+    with pytest.raises(
+        ValueError, match=r"q_proj.* got shape \(29, 60\), and k_proj.* got .*, and v_proj.*, and o_proj"
+    ):
+        load(all_of_them, "llama", 6)
+
+
+def test_a_wrong_number_of_heads_is_not_called_a_transpose(rng):
+    widths = {"d_query": 18, "d_key": 12, "d_value": 12, "d_model": 12}
+    stored = dump(draw(rng, LAYOUTS["linear"], bias=False, h=3, h_kv=3, d_k=4, d_v=4, **widths), "linear")
+    refused(stored, "linear", "queries.weight must be '(h d_k) d_query' = (5·d_k, d_query) with h=5 (given)", 5)
+
+
+def test_shapes_that_fit_in_no_way_are_not_called_transposed(rng):
+    stored = dump(ColumnWeights.random(rng, d_model=12, h=3), "gpt2")
+    message = "c_attn.weight must be 'd_model (qkv h d)' = (12, 36)"
+    with pytest.raises(ValueError, match="must be") as refusal:
+        load(stored | {"c_attn.weight": np.ones((36, 13))}, "gpt2", 3)
+    assert "transpose" not in str(refusal.value)
+    assert message not in str(refusal.value)
 
 
 def test_half_of_the_biases_are_refused(rng):
@@ -642,7 +815,7 @@ def test_half_of_the_biases_are_refused(rng):
     message = "out_proj.bias is missing; expected a tensor 'd_model' = (12,), since in_proj_bias (36,) is there"
     refused(stored, "torch", message)
     del stored["in_proj_bias"]
-    assert load(stored, "torch", heads=3).b_o is None
+    assert load(stored, "torch", h=3).b_o is None
     message = "in_proj_bias is missing; expected a tensor '(qkv h d)' = (36,), since out_proj.bias (12,) is there"
     refused(stored | {"out_proj.bias": out}, "torch", f"{message}; they are stored together or not at all")
 
@@ -650,7 +823,7 @@ def test_half_of_the_biases_are_refused(rng):
 def test_biases_that_come_one_by_one_may_be_missing_one_by_one(rng):
     weights = draw(rng, LAYOUTS["equinox"])
     stored = {key: array for key, array in dump(weights, "equinox").items() if key != "key_proj.bias"}
-    loaded = load(stored, "equinox", heads=6)
+    loaded = load(stored, "equinox", h=6)
     assert loaded.b_k is None
     assert loaded.b_q is not None
     assert_same(dump(loaded, "equinox"), stored)
@@ -663,7 +836,7 @@ def test_types_are_named_and_never_changed(bert):
     message = "self.query.weight must hold floating-point numbers, got float8_e5m2"
     refused(eighth, "bert", message, error=TypeError)
     with pytest.raises(TypeError, match=message):
-        layouts.convert(eighth, "bert", "torch", heads=3)
+        layouts.convert(eighth, "bert", "torch", h=3)
     mixed = bert | {"self.key.bias": np.ones(12, dtype=np.float32)}
     message = "self.key.bias is float32 but self.query.weight is float64; convert one of them, since no type is"
     refused(mixed, "bert", message, error=TypeError)
@@ -680,7 +853,7 @@ def test_unknown_layouts_are_answered_with_the_known(bert):
     with pytest.raises(
         ValueError, match="there is no layout 'kears'; there are torch, torch-separate, linear, bert"
     ):
-        load(bert, "kears", heads=3)
+        load(bert, "kears", h=3)
 
 
 def dumping_refused(weights, layout, message):
@@ -692,7 +865,7 @@ def test_what_a_library_cannot_store_is_refused(rng):
     square = {"d_model": 12, "h": 6}
     shared = ColumnWeights.random(rng, **square, h_kv=2)
     message = "every head has keys and values of its own there, but 6 heads share 2; to give each its copy"
-    dumping_refused(shared, "torch", f"{message}, repeat W_k, W_v, b_k and b_v: np.repeat(W_k, 3, axis=0)")
+    dumping_refused(shared, "torch", f"{message}, pass repeat_kv=True")
     narrow = ColumnWeights.random(rng, **square, d_k=3, d_v=2)
     fits = (
         "W_v must be 'h d d_model' = (6, 3, 12) with h=6 (W_q), d=3 (W_q), d_model=12 (W_q), got shape (6, 2, 12)"
@@ -710,7 +883,7 @@ def test_what_a_library_cannot_store_is_refused(rng):
 def test_biases_that_a_library_always_or_never_has(rng):
     without = ColumnWeights.random(rng, d_model=12, h=3, bias=False)
     message = "c_attn.bias is always stored there and holds b_q b_k b_v, but the layer has no b_q b_k b_v; zeros in"
-    dumping_refused(without, "gpt2", f"{message} its place change nothing")
+    dumping_refused(without, "gpt2", f"{message} its place change nothing: pass zero_biases=True")
     arrays = without.arrays()
     some = ColumnWeights(**arrays, b_q=np.ones((3, 4)), b_o=np.ones(12))
     message = (
@@ -721,6 +894,34 @@ def test_biases_that_a_library_always_or_never_has(rng):
     dumping_refused(some, never, "has no place for b_q, b_o, which the layer has")
 
 
+def test_zeros_stand_in_for_biases_on_demand(rng):
+    """A layer with some biases, where the library has all or none: the same layer."""
+    arrays = ColumnWeights.random(rng, d_model=12, h=3).arrays()
+    some = ColumnWeights(**{name: array for name, array in arrays.items() if name not in ("b_k", "b_o")})
+    back = load(dump(some, "torch", zero_biases=True), "torch", 3)
+    filled = {"b_k": np.zeros((3, 4)), "b_o": np.zeros(12)}
+    assert_same(back.arrays(), some.arrays() | filled)
+    moved = layouts.convert(dump(some, "linear"), "linear", "torch", 3, zero_biases=True)
+    assert_same(moved, dump(back, "torch"))
+    bare = ColumnWeights(*(arrays[name].astype(np.float32) for name in ("W_q", "W_k", "W_v", "W_o")))
+    assert set(dump(bare, "torch", zero_biases=True)) == {"in_proj_weight", "out_proj.weight"}
+    always = dump(bare, "gpt2", zero_biases=True)
+    assert always["c_attn.bias"].dtype == np.float32
+    assert not always["c_attn.bias"].any()
+
+
+def test_heads_get_copies_of_what_they_share_on_demand(rng):
+    shared = ColumnWeights.random(rng, d_model=12, h=6, h_kv=2)
+    x = rng.normal(size=(2, 5, 12))
+    copied = load(dump(shared, "torch", repeat_kv=True), "torch", 6)
+    assert copied.h_kv == 6
+    assert_close(row.multi_head(x, x, x, copied.T).output, row.multi_head(x, x, x, shared.T).output)
+    assert_same(dump(shared, "llama", repeat_kv=True), dump(shared, "llama"))  # which has groups
+    bare = ColumnWeights(shared.W_q, shared.W_k, shared.W_v, shared.W_o)
+    both = layouts.convert(dump(bare, "llama"), "llama", "gpt2", 6, zero_biases=True, repeat_kv=True)
+    assert_close(row.multi_head(x, x, x, load(both, "gpt2", 6).T).output, row.multi_head(x, x, x, bare.T).output)
+
+
 # --- recognising --------------------------------------------------------------------------------------------------
 
 
@@ -728,9 +929,11 @@ def test_biases_that_a_library_always_or_never_has(rng):
 def test_layouts_are_recognised_by_their_own_names(layout, rng):
     weights = draw(rng, layout)
     stored = dump(weights, layout, "model.layers.7.")
-    (match,) = identify(stored)
-    assert (match.layout, match.prefix) == (layout.name, "model.layers.7.")
-    assert match.heads == (6 if layout.name in HEADS_HAVE_AN_AXIS else None)
+    (match,) = (match for match in identify(stored) if match.layout == layout.name)
+    assert match.prefix == "model.layers.7."
+    others = [other.layout for other in identify(stored) if other != match]
+    assert others == {"uva": ["qkv-blocks"], "qkv-blocks": ["uva"]}.get(layout.name, [])
+    assert match.h == (6 if layout.name in HEADS_HAVE_AN_AXIS else None)
     assert match.parameters == weights.parameter_count
     assert match.surplus == ()
 
@@ -751,7 +954,7 @@ def test_square_matrices_do_not_tell_their_layout(rng):
         return match.alike
 
     assert alike("torch") == ("neox",)
-    assert alike("neox") == ("torch",)
+    assert alike("neox") == ("torch", "nanogpt", "qkv-blocks")  # three that read alike
     assert alike("llama") == ("llama-pairs",)
     assert alike("bert", ColumnWeights.random(rng, d_model=12, h=3)) == ("llama-pairs",)
     assert alike("gpt2", ColumnWeights.random(rng, d_model=12, h=3)) == ()  # (in, 3 out): no other stores that

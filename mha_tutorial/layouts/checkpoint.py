@@ -1,7 +1,6 @@
 """Checkpoints: a mapping of names to arrays, an object with a ``state_dict``, or a ``.safetensors`` file."""
 
 import os
-import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -46,9 +45,9 @@ def read_arrays(checkpoint: Any, prefix: str = "", keys: Collection[str] | None 
     Parameters
     ----------
     checkpoint
-        A mapping, an object with a ``state_dict()``, or the path of a ``.safetensors`` file. A file of
-        bfloat16 numbers is read as ``ml_dtypes.bfloat16``, which NumPy can move but this package
-        does not compute with.
+        A mapping, an object with a ``state_dict()``, or the path of a ``.safetensors`` file. bfloat16
+        numbers, of a file or of PyTorch's tensors, are read as ``ml_dtypes.bfloat16``, which NumPy can
+        move but this package does not compute with.
     prefix
         What the names begin with.
     keys
@@ -64,7 +63,7 @@ def read_arrays(checkpoint: Any, prefix: str = "", keys: Collection[str] | None 
     OSError
         If there is no such file, or it cannot be read.
     ImportError
-        If safetensors is not installed.
+        If safetensors is not installed, or ml_dtypes, which gives NumPy bfloat16.
     """
 
     def wanted(name):
@@ -74,62 +73,6 @@ def read_arrays(checkpoint: Any, prefix: str = "", keys: Collection[str] | None 
         return {name: _as_array(name, value) for name, value in _entries(checkpoint).items() if wanted(name)}
     with _open(checkpoint) as file:
         return {name: _from_file(file, name) for name in file.keys() if wanted(name)}  # noqa: SIM118
-
-
-def write(path: str | os.PathLike, tensors: Mapping[str, Array], overwrite: bool = False) -> None:
-    """Write tensors to a ``.safetensors`` file: all of it or, if anything goes wrong, nothing.
-
-    Where the path is a link and `overwrite` is true, the link is replaced, not the file it leads to.
-
-    Raises
-    ------
-    FileExistsError
-        If something is there, be it a link that leads nowhere, and is not to be overwritten; also if it
-        has come there in the meantime.
-    FileNotFoundError
-        If there is no folder to write it to.
-    OSError
-        If the disk is full, or the file cannot be written for another reason.
-    TypeError
-        If a tensor is of a type that such files do not have.
-    ValueError
-        If the name of the file does not end in ``.safetensors``.
-    ImportError
-        If safetensors is not installed.
-    """
-    path = _checked(path)
-    safetensors = _safetensors()
-    there = FileExistsError(f"{path} is there already and was not overwritten")
-    if os.path.lexists(path) and not overwrite:
-        raise there
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"{path.parent} is not a folder, so nothing can be written there")
-    dense = {name: np.asarray(_as_array(name, array), order="C") for name, array in tensors.items()}
-    for name, array in dense.items():
-        try:
-            safetensors.numpy.save({name: np.empty(0, array.dtype)})
-        except safetensors.SafetensorError as error:
-            raise TypeError(f"{name} is of type {array.dtype}, which safetensors files do not have") from error
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".mha-tutorial-") as folder:
-        complete = Path(folder) / path.name
-        try:
-            safetensors.numpy.save_file(dense, complete, metadata={"format": "pt"})  # transformers asks for it
-            (os.replace if overwrite else _move)(complete, path)
-        except safetensors.SafetensorError as error:
-            raise OSError(f"{path} could not be written: {error}") from error
-        except FileExistsError:
-            raise there from None
-
-
-def _move(complete: Path, path: Path) -> None:
-    """Give the file its name, unless something else has got it by now."""
-    try:
-        os.link(complete, path)
-    except FileExistsError:
-        raise
-    except OSError:  # a file system without hard links
-        path.open("xb").close()
-        os.replace(complete, path)
 
 
 def _entries(checkpoint: Any) -> dict[str, Any]:
@@ -161,10 +104,24 @@ def _shape(name: str, value: Any) -> tuple[int, ...]:
 def _as_array(name: str, value: Any) -> Array:
     if isinstance(value, np.ma.MaskedArray):
         raise TypeError(f"{name} is a masked array, whose mask would be lost; fill it first (array.filled)")
-    if str(getattr(value, "dtype", "")) == "torch.bfloat16":
-        raise TypeError(f"{name} is bfloat16, which NumPy does not have: {EXACT} (tensor.float())")
     with _naming(name):  # a PyTorch tensor is known by what it can do: torch need not be there
+        if str(getattr(value, "dtype", "")) == "torch.bfloat16":
+            return _from_bfloat16(name, value)
         return np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
+
+
+def _from_bfloat16(name: str, tensor: Any) -> Array:
+    """The bytes of a tensor, under the type that NumPy has from ml_dtypes."""
+    import torch  # which is there, since the tensor is
+
+    try:
+        from ml_dtypes import bfloat16
+    except ImportError as error:
+        raise ImportError(
+            f"{name} is bfloat16, which NumPy does not have: {EXACT} (tensor.float()), or move it as it is with "
+            "pip install 'mha-tutorial[convert]'"
+        ) from error
+    return tensor.detach().cpu().view(torch.int16).numpy().view(bfloat16)
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Move one layer between a library's layout and the package's, by patterns read forwards or backwards."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,19 +10,30 @@ from numpy import ndarray as Array
 from .._sizes import count
 from ..weights import ColumnWeights, RowWeights
 from .checkpoint import EXACT, read_arrays, read_shapes
-from .patterns import Sizes, axes, expected, inverse, letters, one, solve
-from .recognise import identify
-from .table import LAYOUTS, Layout, Stored
-
-LETTERS = {"heads": "h", "kv_heads": "h_kv"}  # what the numbers of heads are called in the patterns
+from .patterns import Sizes, inverse, letters, one, solve
+from .refusals import (
+    check_groups,
+    check_heads,
+    check_keys,
+    check_surplus,
+    check_told,
+    check_turned,
+    check_types,
+    has_groups,
+    incomplete,
+    to_store,
+)
+from .table import LAYOUTS, Layout
 
 
 def load(
     checkpoint: Any,
     layout: Layout | str,
-    heads: int | None = None,
-    kv_heads: int | None = None,
+    h: int | None = None,
+    h_kv: int | None = None,
     prefix: str = "",
+    *,
+    ignore: Collection[str] = (),
 ) -> ColumnWeights:
     """Read one layer out of a checkpoint.
 
@@ -39,20 +50,24 @@ def load(
         ``state_dict()``; or the path of a ``.safetensors`` file.
     layout
         How the layer is stored: a name in ``LAYOUTS``, or a `Layout` of your own.
-    heads
+    h
         The number of heads. May be left out where the stored arrays have an axis for them; where
         heads are stored side by side, no shape tells their number, and a wrong one that divides
         goes unnoticed.
-    kv_heads
-        The number of key-value heads, which shapes tell once `heads` is known.
+    h_kv
+        The number of key-value heads, which shapes tell once `h` is known.
     prefix
         What stands before the layer's keys, with the dot or slash at its end, as in ``"h.0.attn."``.
+    ignore
+        Names below the prefix that are no part of the layer, such as those of a normalisation: exact
+        names, or patterns with ``*`` and ``?``. The layer's own keys are never left out.
 
     Raises
     ------
     ValueError
-        If a key is missing, or one stands beside the layer's that the layout does not know; if a shape
-        does not fit the layout and the others; or if only some of the biases are there.
+        If a key is missing, or one stands beside the layer's that the layout does not know and `ignore`
+        does not name; if a shape does not fit the layout and the others; or if only some of the biases
+        are there.
     TypeError
         If a tensor is not floating, or is not of the type of the others, or is no plain array. bfloat16
         is refused: this package computes in NumPy's own types. Also if a number of heads is not whole.
@@ -61,21 +76,41 @@ def load(
     --------
     >>> stored = {"c_attn.weight": np.ones((4, 12)), "c_attn.bias": np.ones(12)}
     >>> stored |= {"c_proj.weight": np.ones((4, 4)), "c_proj.bias": np.ones(4)}
-    >>> load(stored, "gpt2", heads=2).W_q.shape
+    >>> load(stored, "gpt2", h=2).W_q.shape
     (2, 2, 4)
-    >>> sorted(dump(load(stored, "gpt2", heads=2), "torch"))
+    >>> sorted(dump(load(stored, "gpt2", h=2), "torch"))
     ['in_proj_bias', 'in_proj_weight', 'out_proj.bias', 'out_proj.weight']
     """
-    arrays = _unpack(checkpoint, _layout(layout), heads, kv_heads, prefix)
+    arrays = unpack(checkpoint, known(layout), h, h_kv, prefix, ignore)
     if arrays["W_q"].dtype.kind != "f":
-        raise TypeError(f"layout '{_layout(layout).name}': the tensors are {arrays['W_q'].dtype}; {EXACT}")
+        raise TypeError(
+            f"layout '{known(layout).name}': the tensors are {arrays['W_q'].dtype}; {EXACT} (tensor.float())"
+        )
     return ColumnWeights(**arrays)
 
 
-def dump(weights: ColumnWeights | RowWeights, layout: Layout | str, prefix: str = "") -> dict[str, Array]:
+def dump(
+    weights: ColumnWeights | RowWeights,
+    layout: Layout | str,
+    prefix: str = "",
+    *,
+    zero_biases: bool = False,
+    repeat_kv: bool = False,
+) -> dict[str, Array]:
     """Lay out a layer as a library stores it: the inverse of `load`.
 
     The arrays are copies, densely packed, under the library's own keys in the order of the table.
+
+    Parameters
+    ----------
+    prefix
+        What is put before the layer's keys.
+    zero_biases
+        Whether biases that the library always stores, and the layer does not have, are stored as zeros.
+        The layer's output is the same.
+    repeat_kv
+        Whether each head gets a copy of the keys and values that it shares with others, where the library
+        gives every head its own. The output is the same, and the layer larger.
 
     Raises
     ------
@@ -95,31 +130,46 @@ def dump(weights: ColumnWeights | RowWeights, layout: Layout | str, prefix: str 
     if not isinstance(weights, ColumnWeights | RowWeights):
         raise TypeError(f"weights must be ColumnWeights or RowWeights, got {type(weights).__name__}")
     columns = weights.T if isinstance(weights, RowWeights) else weights
-    return _pack(columns.arrays(), _layout(layout), prefix)
+    return pack(columns.arrays(), known(layout), prefix, zero_biases, repeat_kv)
 
 
 def convert(
     checkpoint: Any,
     source: Layout | str,
     target: Layout | str,
-    heads: int | None = None,
-    kv_heads: int | None = None,
+    h: int | None = None,
+    h_kv: int | None = None,
     prefix: str = "",
     to_prefix: str = "",
+    *,
+    ignore: Collection[str] = (),
+    zero_biases: bool = False,
+    repeat_kv: bool = False,
 ) -> dict[str, Array]:
     """Read a layer in one layout and lay it out in another, as `load` and `dump` do.
 
-    Nothing is computed, numbers only change their places, so that files in bfloat16 are welcome here.
+    Nothing is computed, numbers only change their places, so that bfloat16 is welcome here: in files, and in
+    PyTorch's modules and tensors, whose bytes come as arrays of ``ml_dtypes.bfloat16``.
 
     Raises
     ------
     TypeError, ValueError
         As `load` and `dump` do.
+
+    Examples
+    --------
+    >>> weights = ColumnWeights.random(np.random.default_rng(0), d_model=16, h=4, h_kv=2, bias=False)
+    >>> stored = dump(weights, "llama")
+    >>> moved = convert(stored, "llama", "gpt2", h=4, zero_biases=True, repeat_kv=True)
+    >>> moved["c_attn.weight"].shape, moved["c_attn.bias"].any()
+    ((16, 48), np.False_)
     """
-    return _pack(_unpack(checkpoint, _layout(source), heads, kv_heads, prefix), _layout(target), to_prefix)
+    arrays = unpack(checkpoint, known(source), h, h_kv, prefix, ignore)
+    return pack(arrays, known(target), to_prefix, zero_biases, repeat_kv)
 
 
-def _layout(layout: Layout | str) -> Layout:
+def known(layout: Layout | str) -> Layout:
+    """A layout by its name, or as it is."""
     if isinstance(layout, Layout):
         return layout
     if layout not in LAYOUTS:
@@ -127,21 +177,31 @@ def _layout(layout: Layout | str) -> Layout:
     return LAYOUTS[layout]
 
 
-def _unpack(
-    checkpoint: Any, layout: Layout, heads: int | None, kv_heads: int | None, prefix: str
+def unpack(
+    checkpoint: Any,
+    layout: Layout,
+    h: int | None = None,
+    h_kv: int | None = None,
+    prefix: str = "",
+    ignore: Collection[str] = (),
 ) -> dict[str, Array]:
     """Stored tensors to arrays of `ColumnWeights`."""
     where = f"layout '{layout.name}':"
-    given = _given(where, heads=heads, kv_heads=kv_heads)
+    given = {name: count(f"{where} {name}", n) for name, n in (("h", h), ("h_kv", h_kv)) if n is not None}
     found = {name.removeprefix(prefix): shape for name, shape in read_shapes(checkpoint, prefix).items()}
     there = [tensor for tensor in layout.tensors if tensor.key in found]
     shapes = {prefix + tensor.key: (tensor.stored, found[tensor.key]) for tensor in there}
-    sizes = solve(where, shapes, given, layout.bound)
-    _check_keys(where, layout, found, there, sizes, checkpoint, prefix)
-    _check_told(where, [tensor.stored for tensor in there], sizes)
-    _check_heads(where, layout, sizes)
+    try:
+        sizes = solve(where, shapes, given, layout.bound)
+    except ValueError as error:
+        check_turned(where, shapes, layout, checkpoint, prefix)
+        raise error from None
+    check_keys(where, layout, found, there, sizes, checkpoint, prefix)
+    check_surplus(where, layout, found, prefix, ignore)
+    check_told(where, [tensor.stored for tensor in there], sizes)
+    check_heads(where, layout, sizes)
     stored = read_arrays(checkpoint, prefix, [tensor.key for tensor in there])
-    _check_types(where, stored)
+    check_types(where, stored)
     arrays: dict[str, Array] = {}
     for tensor in there:
         unpacked = _rearranged(stored[prefix + tensor.key], tensor.pattern, sizes)
@@ -150,14 +210,26 @@ def _unpack(
     return arrays
 
 
-def _pack(arrays: Mapping[str, Array], layout: Layout, prefix: str) -> dict[str, Array]:
+def pack(
+    arrays: Mapping[str, Array],
+    layout: Layout,
+    prefix: str = "",
+    zero_biases: bool = False,
+    repeat_kv: bool = False,
+) -> dict[str, Array]:
     """Arrays of `ColumnWeights` to stored tensors."""
     where = f"layout '{layout.name}':"
-    _check_groups(where, layout, arrays)
-    stored = _stored(where, layout, arrays)
+    if repeat_kv and not has_groups(layout):
+        group = len(arrays["W_q"]) // len(arrays["W_k"])
+        shared = ("W_k", "W_v", "b_k", "b_v")
+        arrays = {name: a.repeat(group, axis=0) if name in shared else a for name, a in arrays.items()}
+    if zero_biases:
+        arrays = {**arrays, **zeros(arrays, layout)}
+    check_groups(where, layout, arrays)
+    stored = to_store(where, layout, arrays)
     shapes = {name: (tensor.held, arrays[name].shape) for tensor in stored for name in tensor.arrays}
     sizes = solve(where, shapes, bound=layout.bound)
-    _check_told(where, [tensor.held for tensor in stored], sizes)
+    check_told(where, [tensor.held for tensor in stored], sizes)
     packed = {}
     for tensor in stored:
         several = [arrays[name] for name in tensor.arrays]
@@ -172,130 +244,9 @@ def _rearranged(array: Array, pattern: str, sizes: Sizes) -> Array:
     return np.array(rearrange(array, pattern, **lengths), order="C")  # a copy, whatever einops returned
 
 
-def _given(where: str, **numbers: int | None) -> dict[str, int]:
-    return {LETTERS[name]: count(f"{where} {name}", n) for name, n in numbers.items() if n is not None}
-
-
-def _check_keys(
-    where: str,
-    layout: Layout,
-    found: Mapping[str, tuple[int, ...]],
-    there: list[Stored],
-    sizes: Sizes,
-    checkpoint: Any,
-    prefix: str,
-) -> None:
-    """Refuse a layer with too few keys, with half of its biases, or with keys that are not known."""
-    for tensor in layout.tensors:
-        beside = [other for other in there if other.together == tensor.together]
-        if tensor in there or not (tensor.together is None or beside):
-            continue
-        missing = f"{where} {prefix + tensor.key} is missing; expected a tensor {expected(tensor.stored, sizes)}"
-        if tensor.together:
-            key = beside[0].key
-            raise ValueError(
-                f"{missing}, since {prefix + key} {found[key]} is there; they are stored together or not at all"
-            )
-        raise ValueError(f"{missing}, {_instead(layout, checkpoint)}")
-    known = {tensor.key for tensor in layout.tensors} | set(layout.ignored)
-    for key, shape in found.items():
-        if key not in known:
-            raise ValueError(
-                f"{where} does not know {prefix + key}, of shape {shape}; if it is no part of the layer, "
-                f"leave it out or pass a prefix, and if it is, the layout is another: this one has "
-                f"{', '.join(tensor.key for tensor in layout.tensors)}"
-            )
-
-
-def _instead(layout: Layout, checkpoint: Any) -> str:
-    """What the checkpoint holds in place of a key that was looked for."""
-    matches = identify(checkpoint)
-    same = [match.prefix for match in matches if match.layout == layout.name]
-    if same:
-        return f"which stands there with prefix {_few(map(repr, same))}"
-    others = dict.fromkeys(match.layout for match in matches)
-    if others:
-        return f"but the names are those of layout {_few(map(repr, others))}"
-    return f"got {_few(f'{name} {shape}' for name, shape in read_shapes(checkpoint).items())}"
-
-
-def _few(texts: Iterable[str]) -> str:
-    first, *rest = list(texts) or ["nothing"]
-    return ", ".join([first, *rest[:3]]) + (f" and {len(rest) - 3} more" if len(rest) > 3 else "")
-
-
-def _check_types(where: str, tensors: Mapping[str, Array]) -> None:
-    """Refuse what is not floating, and two floating types in one layer."""
-    (first, reference), *_ = tensors.items()
-    for name, array in tensors.items():
-        if not np.issubdtype(array.dtype, np.floating) and array.dtype.name != "bfloat16":
-            raise TypeError(f"{where} {name} must hold floating-point numbers, got {array.dtype}")
-        if array.dtype != reference.dtype:
-            raise TypeError(
-                f"{where} {name} is {array.dtype} but {first} is {reference.dtype}; convert one of them, "
-                "since no type is changed silently"
-            )
-
-
-def _check_told(where: str, sides: list[str], sizes: Sizes) -> None:
-    """Refuse to guess lengths that shapes tell only as a product, the numbers of heads above all."""
-    untold = [[letter for letter in axis if one(letter) not in sizes] for side in sides for axis in axes(side)]
-    lengths = {"·".join(several): sizes[frozenset(several)].length for several in untold if several}
-    for name, letter in LETTERS.items():
-        for product, length in lengths.items():
-            if letter in product.split("·"):
-                raise ValueError(
-                    f"{where} heads are stored side by side, and shapes do not tell how many there are; "
-                    f"pass {name}, a divisor of {product}={length}"
-                )
-    if lengths:
-        raise ValueError(f"{where} shapes tell {', '.join(lengths)} and none of the factors")
-
-
-def _check_heads(where: str, layout: Layout, sizes: Sizes) -> None:
-    """Refuse key-value heads that cannot be shared evenly, or are fewer than the heads where none are shared."""
-    h, h_kv = sizes[one("h")], sizes.get(one("h_kv"), sizes[one("h")])
-    if not _has_groups(layout) and h.length != h_kv.length:
-        raise ValueError(
-            f"{where} keys and values have as many heads as queries here, "
-            f"got heads={h.length} and kv_heads={h_kv.length}"
-        )
-    if h.length % h_kv.length:
-        raise ValueError(
-            f"{where} key-value heads must divide the heads, got h_kv={h_kv.length} ({h_kv.source}) "
-            f"and h={h.length} ({h.source})"
-        )
-
-
-def _check_groups(where: str, layout: Layout, arrays: Mapping[str, Array]) -> None:
-    """Refuse heads that share keys and values where the library gives every head its own."""
-    h, h_kv = len(arrays["W_q"]), len(arrays["W_k"])
-    if h != h_kv and not _has_groups(layout):
-        raise ValueError(
-            f"{where} every head has keys and values of its own there, but {h} heads share {h_kv}; to give each "
-            f"its copy, repeat W_k, W_v, b_k and b_v: np.repeat(W_k, {h // h_kv}, axis=0)"
-        )
-
-
-def _has_groups(layout: Layout) -> bool:
-    return any("h_kv" in letters(tensor.stored) for tensor in layout.tensors)
-
-
-def _stored(where: str, layout: Layout, arrays: Mapping[str, Array]) -> list[Stored]:
-    """The tensors that a layer with these arrays has in this layout."""
-    stored = [tensor for tensor in layout.tensors if set(tensor.arrays) & set(arrays)]
-    groups = {tensor.together for tensor in stored}
-    for tensor in layout.tensors:
-        lacking = [name for name in tensor.arrays if name not in arrays]
-        if lacking and tensor.together in groups | {None}:
-            always = "is always" if tensor.together is None else "is, beside the other biases,"
-            raise ValueError(
-                f"{where} {tensor.key} {always} stored there and holds {' '.join(tensor.arrays)}, but the layer "
-                f"has no {' '.join(lacking)}; zeros in its place change nothing: dataclasses.replace(weights, "
-                f"{lacking[0]}=np.zeros(...))"
-            )
-    placed = {name for tensor in stored for name in tensor.arrays}
-    homeless = [name for name in arrays if name not in placed]
-    if homeless:
-        raise ValueError(f"{where} has no place for {', '.join(homeless)}, which the layer has")
-    return stored
+def zeros(arrays: Mapping[str, Array], layout: Layout) -> dict[str, Array]:
+    """The biases that a layout stores and a layer does not have, as zeros."""
+    shapes = {name: arrays["W" + name[1:]].shape[:2] for name in ("b_q", "b_k", "b_v")}
+    shapes["b_o"] = arrays["W_o"].shape[1:2]
+    missing = [name for _, lacking in incomplete(layout, arrays) for name in lacking]
+    return {name: np.zeros(shapes[name], arrays["W_q"].dtype) for name in missing}

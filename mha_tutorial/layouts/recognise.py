@@ -22,14 +22,15 @@ class Match(NamedTuple):
         What stands before the keys.
     sizes
         The lengths that shapes tell, of axes or of products of axes such as ``"h·d"``.
-    heads
+    h
         The number of heads, or None where the shapes do not tell it.
     parameters
         How many numbers the layer holds.
     alike
         Layouts that store the same things in tensors of the same shapes, and in another order. That
         it is not one of these, only the names say; and of ``llama`` and ``llama-pairs`` not even they,
-        since models with either order of rows use the names of both.
+        since models with either order of rows use the names of both. Nor do they tell where the layer
+        was found twice, in two layouts with the same prefix, as a ``qkv_proj`` with biases is.
     surplus
         Keys that begin with the prefix and are not the layer's; `load` refuses them.
     """
@@ -37,7 +38,7 @@ class Match(NamedTuple):
     layout: str
     prefix: str
     sizes: dict[str, int]
-    heads: int | None
+    h: int | None
     parameters: int
     alike: tuple[str, ...]
     surplus: tuple[str, ...]
@@ -50,7 +51,7 @@ def identify(checkpoint: Any) -> list[Match]:
     --------
     >>> stored = {"in_proj_weight": np.ones((12, 4)), "out_proj.weight": np.ones((4, 4))}
     >>> (match,) = identify(stored)
-    >>> match.layout, match.sizes, match.heads, match.alike
+    >>> match.layout, match.sizes, match.h, match.alike
     ('torch', {'h·d': 4, 'd_model': 4}, None, ('neox',))
     """
     shapes = read_shapes(checkpoint)

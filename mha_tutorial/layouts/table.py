@@ -145,6 +145,7 @@ def _roles(side: str) -> list[str]:
 
 
 FULL_WIDTH = {"d_model": "h d"}  # heads that share out the width of the model
+BUFFERS = ("mask", "IGNORE", "rotary_sin", "rotary_cos")  # of TransformerLens
 
 LAYOUTS: dict[str, Layout] = {
     layout.name: layout
@@ -236,6 +237,18 @@ LAYOUTS: dict[str, Layout] = {
             ignored=("bias", "masked_bias"),  # the causal mask and its fill value, in older files
         ),
         Layout(
+            "nanogpt",
+            "nanoGPT, the names of GPT-2 on nn.Linear",
+            (
+                Stored("c_attn.weight", "W_q W_k W_v", "(qkv h d) d_model -> qkv h d d_model"),
+                Stored("c_proj.weight", "W_o", "d_model (h d) -> h d_model d"),
+                Stored("c_attn.bias", "b_q b_k b_v", "(qkv h d) -> qkv h d", "bias"),
+                Stored("c_proj.bias", "b_o", "d_model -> d_model", "bias"),
+            ),
+            FULL_WIDTH,
+            ignored=("bias",),  # the causal mask, where PyTorch has no fused attention
+        ),
+        Layout(
             "neox",
             "GPT-NeoX in transformers",
             (
@@ -256,6 +269,17 @@ LAYOUTS: dict[str, Layout] = {
                 Stored("qkv_proj.bias", "b_q b_k b_v", "(h qkv d) -> qkv h d"),
                 Stored("o_proj.bias", "b_o", "d_model -> d_model"),
             ),
+        ),
+        Layout(
+            "qkv-blocks",
+            "one qkv_proj in blocks, as Phi-3 and vLLM",
+            (
+                Stored("qkv_proj.weight", "W_q W_k W_v", "(qkv h d) d_query -> qkv h d d_query"),
+                Stored("o_proj.weight", "W_o", "d_model (h d) -> h d_model d"),
+                Stored("qkv_proj.bias", "b_q b_k b_v", "(qkv h d) -> qkv h d", "qkv bias"),
+                Stored("o_proj.bias", "b_o", "d_model -> d_model", "output bias"),
+            ),
+            ignored=("rotary_emb.inv_freq",),
         ),
         Layout(
             "keras",
@@ -312,7 +336,22 @@ LAYOUTS: dict[str, Layout] = {
                 Stored("b_V", "b_v", "h d -> h d"),
                 Stored("b_O", "b_o", "d_model -> d_model"),
             ),
-            ignored=("mask", "IGNORE", "rotary_sin", "rotary_cos"),
+            ignored=BUFFERS,
+        ),
+        Layout(
+            "transformer-lens-groups",
+            "TransformerLens, heads that share keys",
+            (
+                Stored("W_Q", "W_q", "h d_model d -> h d d_model"),
+                Stored("_W_K", "W_k", "h_kv d_model d -> h_kv d d_model"),
+                Stored("_W_V", "W_v", "h_kv d_model d -> h_kv d d_model"),
+                Stored("W_O", "W_o", "h d d_model -> h d_model d"),
+                Stored("b_Q", "b_q", "h d -> h d"),
+                Stored("_b_K", "b_k", "h_kv d -> h_kv d"),
+                Stored("_b_V", "b_v", "h_kv d -> h_kv d"),
+                Stored("b_O", "b_o", "d_model -> d_model"),
+            ),
+            ignored=BUFFERS,
         ),
         Layout(
             "llama",  # rotary pairs (i, i + d_k/2), in a head's rows as in the package's
