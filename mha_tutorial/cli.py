@@ -62,22 +62,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def _stoppable() -> Iterator[None]:
-    """Meanwhile let signals that would end the process on the spot raise SystemExit, so that it can clear away."""
-    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    """Meanwhile let the first signal to end raise an exception, and no other disturb what then clears away."""
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP", "SIGINT") if hasattr(signal, name)]
     if threading.current_thread() is not threading.main_thread():
         numbers = []  # no other thread may set handlers
-    numbers = [number for number in numbers if signal.getsignal(number) == signal.SIG_DFL]
-    for number in numbers:
-        signal.signal(number, _stop)
+    usual = {number: signal.getsignal(number) for number in numbers}
+    usual = {n: handler for n, handler in usual.items() if handler in (signal.SIG_DFL, signal.default_int_handler)}
+
+    def stop(number: int, frame: object) -> None:
+        for each in usual:
+            signal.signal(each, signal.SIG_IGN)
+        raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
+
+    for number in usual:
+        signal.signal(number, stop)
     try:
         yield
     finally:
-        for number in numbers:
-            signal.signal(number, signal.SIG_DFL)
-
-
-def _stop(number: int, frame: object) -> None:
-    sys.exit(128 + number)
+        for number, handler in usual.items():
+            signal.signal(number, handler)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -1,5 +1,6 @@
 """The command line: every layout there and back, what it says of a file, and what it refuses to do."""
 
+import contextlib
 import errno
 import io
 import json
@@ -12,6 +13,7 @@ import stat
 import struct
 import subprocess
 import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -622,6 +624,26 @@ def test_a_signal_to_end_leaves_nothing_behind(number, interrupt, bert):
     assert stop.value.code == 128 + number
     assert listing() == before
     assert signal.getsignal(number) == signal.SIG_DFL
+
+
+@pytest.mark.usefixtures("interruptible")
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_second_signal_does_not_disturb_clearing_away(first, second, interrupt, bert, monkeypatch):
+    """As of someone who is impatient, or of a system that shuts down."""
+    clear = tempfile.TemporaryDirectory.cleanup
+
+    def disturbed(folder):
+        signal.raise_signal(second)
+        clear(folder)
+
+    monkeypatch.setattr(tempfile.TemporaryDirectory, "cleanup", disturbed)
+    interrupt(lambda: signal.raise_signal(first))
+    before, handlers = listing(), [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    with contextlib.suppress(SystemExit):
+        run(f"{CONVERT} --heads 3 --force")
+    assert listing() == before
+    assert handlers == [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
 
 
 def test_a_signal_that_is_ignored_stays_so(number, interrupt, bert):

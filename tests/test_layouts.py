@@ -838,7 +838,7 @@ def test_types_are_named_and_never_changed(bert):
     with pytest.raises(TypeError, match=message):
         layouts.convert(eighth, "bert", "torch", h=3)
     mixed = bert | {"self.key.bias": np.ones(12, dtype=np.float32)}
-    message = "self.key.bias is float32 but self.query.weight is float64; convert one of them, since no type is"
+    message = "self.key.bias is float32 but self.query.weight is float64; the tensors of a layer must be of one"
     refused(mixed, "bert", message, error=TypeError)
 
 

@@ -128,8 +128,8 @@ def check_types(where: str, tensors: Mapping[str, Array]) -> None:
             raise TypeError(f"{where} {name} must hold floating-point numbers, got {array.dtype}")
         if array.dtype != reference.dtype:
             raise TypeError(
-                f"{where} {name} is {array.dtype} but {first} is {reference.dtype}; convert one of them, "
-                "since no type is changed silently"
+                f"{where} {name} is {array.dtype} but {first} is {reference.dtype}; the tensors of a layer must "
+                "be of one type, and none is changed silently"
             )
 
 
