@@ -11,15 +11,14 @@ import argparse
 import math
 import tracemalloc
 from collections.abc import Callable
-from contextlib import nullcontext
-from unittest import mock
 
 import numpy as np
 from einops import rearrange
 from harness import race, refuse_if_wrong, relative, save
 from numpy_variants import Problem, numpy_floor
 
-from mha_tutorial import Causal, FastMultiHeadAttention, MultiHeadAttention, RowWeights, averages, folds, work
+from mha_tutorial import Causal, FastMultiHeadAttention, MultiHeadAttention, RowWeights, averages, folds
+from mha_tutorial.tiles import KeyTile
 
 SIZES = {  # b, n, d_model, h, rounds
     "small": (8, 128, 512, 8, 15),
@@ -114,27 +113,25 @@ def folded(weights: RowWeights, x: np.ndarray, causal: bool) -> Callable[[], np.
 
 
 def unshifted(weights: RowWeights, x: np.ndarray, causal: bool) -> Callable[[], np.ndarray]:
-    """The largest score not taken off, and a look at the result instead."""
+    """The largest score not taken off, where the lengths of queries and keys say that it need not be."""
     weights = folds.fold_value_bias(folds.drop_key_bias(folds.fold_scale(weights)))
-    whole = slice(0, x.shape[1])
-    visible = Causal().rows(x.shape[1], x.shape[1]) if causal else None
+    n = x.shape[1]
+    seen = Causal().rows(n, n)[None, None, None] if causal else None
+    whole, room = [KeyTile(slice(0, n), slice(0, n), seen)], averages.Room(x.dtype)
 
     def head(q, k, v, out):
-        if averages.average(q, k, v, [(whole, visible)], np.exp2, out) is None:
+        if not averages.is_bounded(q, k, v, math.log(2)):
             raise FloatingPointError("these scores need their largest taken off")
+        q, k, v, out = q[None, None, None], k[None, None], v[None, None], out[None, None, None]
+        averages.unshifted_attention(q, k, v, whole, np.exp2, room, out)
 
     return over_heads(weights, x, head)
 
 
 def tiles(weights: RowWeights, x: np.ndarray, causal: bool) -> Callable[[], np.ndarray]:
-    """The fast layer without its threads: scores in tiles, hidden tiles skipped, a head's own projection."""
-    layer = FastMultiHeadAttention(weights)
-
-    def forward():
-        with mock.patch.object(work, "ONE_BLAS_THREAD", nullcontext(1)):
-            return layer(x, visible=Causal() if causal else None)
-
-    return forward
+    """The fast layer without its threads: scores in tiles, hidden tiles skipped, some heads projected together."""
+    layer = FastMultiHeadAttention(weights, threads=1)
+    return lambda: layer(x, visible=Causal() if causal else None)
 
 
 def threads(weights: RowWeights, x: np.ndarray, causal: bool) -> Callable[[], np.ndarray]:

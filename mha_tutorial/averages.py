@@ -1,76 +1,203 @@
-"""Averages of values by exponentials of scores: taken as they are where that is safe, and exactly where not."""
+"""Attention of a tile of queries: with the scores as they are, where a test says beforehand that this is right."""
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 from numpy import ndarray as Array
 
 from .reference import row
+from .tiles import KeyTile, Tile
 
-Exponential = Callable[..., Array]
-
-SUMS = 2.0**-60, 2.0**60  # A query's exponentials stand as they are if their sum lies between these,
-RESULTS = 2.0**-100, 2.0**100  # and the largest number of a tile, before it is divided by it, between these,
-LOST = 2.0**-80  # and no value is so much larger than a query's result that a vanished weight of it would count.
+LIMIT = 45.0  # for scores: their exponentials lie between 2^-65 and 2^65
+VALUES = 2.0**-36, 2.0**36  # for the longest value: its products with these, and their sums, are normal numbers
 
 
-def fast_exponential() -> Exponential:
+class Base(NamedTuple):
+    """An exponential, and the factor that turns a natural exponent into one of its own."""
+
+    power: Callable[..., Array]
+    factor: float
+
+
+EXP, EXP2 = Base(np.exp, 1.0), Base(np.exp2, 1 / math.log(2))
+
+
+def fast_base() -> Base:
     """Choose the faster of exp2 and exp: NumPy has a vector loop for exp2 only where there is AVX-512.
 
     Examples
     --------
-    >>> fast_exponential() in (np.exp, np.exp2)
+    >>> fast_base() in (EXP, EXP2)
     True
     """
     extensions = np.show_config(mode="dicts")["SIMD Extensions"]
     there = {*extensions.get("baseline", ()), *extensions.get("found", ())}
-    return np.exp2 if there & {"AVX512_SKX", "X86_V4"} else np.exp
+    return EXP2 if there & {"AVX512_SKX", "X86_V4"} else EXP
 
 
-@np.errstate(all="ignore")  # the guards look at what comes of it
-def average(
-    q: Array, k: Array, v: Array, pieces: list[tuple[slice, Array | None]], exponential: Exponential, out: Array
-) -> Array | None:
-    """Average the values by the exponentials of scores as they are; return their sums, or None.
+class Room:
+    """Memory for the tiles of one thread, one after the other: asking for it anew costs more than an exponential.
+
+    Examples
+    --------
+    >>> room = Room(np.float32)
+    >>> first, second = room("scores", 2, 3), room("scores", 3, 2)
+    >>> np.shares_memory(first, second), np.shares_memory(first, room("sums", 2, 3))
+    (True, False)
+    """
+
+    def __init__(self, dtype: np.dtype | type):
+        self._dtype = dtype
+        self._arrays: dict[str, Array] = {}
+        self._ones = np.ones((0, 1), dtype)
+
+    def __call__(self, name: str, *shape: int) -> Array:
+        size = math.prod(shape)
+        if name not in self._arrays or self._arrays[name].size < size:
+            self._arrays[name] = np.empty(size, self._dtype)
+        return self._arrays[name][:size].reshape(shape)
+
+    def ones(self, length: int) -> Array:
+        """A column of ones."""
+        if len(self._ones) < length:
+            self._ones = np.ones((length, 1), self._dtype)
+        return self._ones[:length]
+
+    def copy(self, name: str, array: Array, factor: float = 1.0) -> Array:
+        """A copy of an array, side by side in memory, times a factor."""
+        return np.multiply(array, factor, out=self(name, *array.shape))
+
+
+@np.errstate(all="ignore")  # what is not finite is not within the bounds
+def is_bounded(q: Array, k: Array, v: Array, scale: float) -> bool:
+    """Whether softmax may do without taking the largest score off, judged by the lengths of the vectors alone.
+
+    No score is larger than the scale times the length of the longest query times that of the longest key. Where
+    that is below a limit no exponential overflows or vanishes, nor does its product with a value.
+
+    Examples
+    --------
+    >>> q, k, v = np.ones((3, 2, 5, 4))
+    >>> is_bounded(q, k, v, 0.5), is_bounded(100 * q, k, v, 0.5), is_bounded(q, k, 1e30 * v, 0.5)
+    (True, False, False)
+    """
+    longest_q, longest_k, longest_v = (math.sqrt(np.vecdot(x, x).max()) for x in (q, k, v))  # no array of squares
+    return abs(scale) * longest_q * longest_k <= LIMIT and VALUES[0] <= longest_v <= VALUES[1]
+
+
+@np.errstate(all="ignore")
+def is_exact(q: Array, k: Array) -> bool:
+    """Whether inner products of single precision come out without rounding, as those of small integers do.
+
+    A few are tried. Exact scores deserve exact exponents, and a scale folded into the queries would round them.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> integers, others = rng.integers(-9, 9, (2, 5, 8)).astype(np.float32), rng.normal(size=(2, 5, 8))
+    >>> is_exact(*integers), is_exact(*others.astype(np.float32))
+    (True, False)
+    """
+    if q.dtype != np.float32:
+        return False
+    some_q, some_k = (x[(0,) * (x.ndim - 2)][:: x.shape[-2] // 4 + 1] for x in (q, k))
+    return np.array_equal(some_q @ some_k.T, some_q.astype(float) @ some_k.T.astype(float))
+
+
+def unshifted_attention(
+    q: Array, k: Array, v: Array, kv_tiles: list[KeyTile], power: Callable, room: Room, heads: Array
+) -> None:
+    """Average the values by the exponentials of the scores as they are, a tile of keys after the other.
 
     Softmax takes the largest score off first, which costs two passes over the scores and protects from
-    overflow. Where the sums of the exponentials and the results are of a moderate size, there was none.
-    What vanished instead, an exponential below the smallest number, is too small to count, unless it
-    belongs to a value larger than the results by many orders. Where any of this is not so, the averages
-    cannot be trusted, and the answer is None.
+    overflow. Where `is_bounded` there is none.
+
+    Parameters
+    ----------
+    q
+        ``(g, b, r, p, d_k)``: a tile of queries of the r heads that share a key-value head, side by side in
+        memory and scaled so that ``power(q @ k)`` are the exponentials.
+    k, v
+        ``(g, b, m, d_k)`` and ``(g, b, m, d_v)``.
+    heads
+        ``(g, b, r, p, d_v)``, where the averages are written to.
+
+    References
+    ----------
+    Rabe and Staats, *Self-attention Does Not Need O(n^2) Memory*; Dao and others, *FlashAttention*.
     """
-    sums = np.zeros((*q.shape[:-1], 1), q.dtype)
-    for keys, seen in pieces:
-        weights = q @ k[..., keys, :].mT
-        exponential(weights, out=weights)
-        if seen is not None:
-            weights *= seen
-        sums += weights @ np.ones((weights.shape[-1], 1), q.dtype)  # faster than weights.sum(axis=-1)
-        if keys is pieces[0][0]:
-            np.matmul(weights, v[..., keys, :], out=out)
+    if not kv_tiles:
+        heads[...] = 0
+        return
+    averages, sums = room("averages", *q.shape[:-1], v.shape[-1]), room("sums", *q.shape[:-1], 1)
+    below = averages.reshape(*q.shape[:2], -1, v.shape[-1])  # the heads that share keys, one below the other
+    for number, tile in enumerate(kv_tiles):
+        weights = exponentials(q, k, tile, power, room)
+        values, ones = v[..., tile.keys, :], room.ones(weights.shape[-1])
+        if number == 0:
+            np.matmul(weights, ones, out=sums.reshape(*below.shape[:-1], 1))  # faster than weights.sum(axis=-1)
+            np.matmul(weights, values, out=below)
         else:
-            out += weights @ v[..., keys, :]
-    if not (SUMS[0] < sums.min() and sums.max() < SUMS[1]):
-        return None
-    if not RESULTS[0] < max(out.max(), -out.min()) < RESULTS[1]:
-        return None
-    largest = np.maximum(out.max(axis=-1), -out.min(axis=-1)).min()  # of the query that has the smallest
-    if not LOST * max(v.max(), -v.min()) <= largest:
-        return None
-    out /= sums  # the few results, not the many weights
-    return sums
+            more = room("more sums", *below.shape[:-1], 1)
+            sums += np.matmul(weights, ones, out=more).reshape(sums.shape)
+            below += np.matmul(weights, values, out=room("more averages", *below.shape))
+    sums[sums == 0] = 1  # of a query that sees nothing
+    np.divide(averages, sums, out=heads)  # the few averages, not the many weights
 
 
-def exactly(q: Array, k: Array, v: Array, seen: Array, exponential: Exponential) -> tuple[Array, Array, Array]:
-    """Average the values as the reference does, with the largest score taken off and nothing hidden let through.
+def exponentials(q: Array, k: Array, tile: KeyTile, power: Callable, room: Room) -> Array:
+    """The exponentials (g, b, r p, q) of the scores of a tile, zero where a key is hidden."""
+    keys = k[..., tile.keys, :]
+    queries = q.reshape(*q.shape[:2], -1, q.shape[-1])
+    weights = np.matmul(queries, keys.mT, out=room("scores", *queries.shape[:-1], keys.shape[-2]))
+    power(weights, out=weights)
+    if tile.seen is not None:
+        partly = weights.reshape(*q.shape[:-1], -1)[..., tile.partly]
+        np.multiply(partly, tile.seen, out=partly)
+    return weights
 
-    With the averages come the largest scores, for the base of the exponential, and the sums of the
-    exponentials of the rest: zero and one for a query that sees nothing.
+
+def unshifted_weights(q: Array, k: Array, tile: Tile, power: Callable, room: Room) -> Array:
+    """The attention weights (g, b, r p, q) of queries for all keys from the first to the last that they see."""
+    whole = KeyTile(tile.keys, slice(0, 0), None)
+    weights = exponentials(q, k, whole, power, room)
+    by_head, end = weights.reshape(*q.shape[:-1], -1), 0
+    for keys, partly, seen in tile.kv_tiles:
+        start = keys.start - tile.keys.start
+        by_head[..., end:start] = 0  # what lies between the tiles is hidden
+        end = keys.stop - tile.keys.start
+        if seen is not None:
+            some = by_head[..., start + partly.start : start + partly.stop]
+            np.multiply(some, seen, out=some)
+    sums = np.matmul(weights, room.ones(weights.shape[-1]), out=room("sums", *weights.shape[:-1], 1))
+    sums[sums == 0] = 1  # of a query that sees nothing
+    weights /= sums
+    return weights
+
+
+def safe_attention(
+    q: Array, k: Array, v: Array, score: row.Score, visible: Array, bias: Array | None
+) -> tuple[Array, Array, Array]:
+    """Scores, attention weights and averages as the reference makes them, with the largest score taken off.
+
+    Parameters
+    ----------
+    q
+        ``(g, b, r, p, d_k)``, of the r heads that share a key-value head.
+    visible, bias
+        ``(g, b, r, p, q)``, or what broadcasts to it.
     """
-    k, v = (np.broadcast_to(x, (*q.shape[:-2], *x.shape[-2:])) for x in (k, v))
-    base = math.log(exponential(1.0))  # the queries are scaled for it
-    scores, A, heads = row.attend(q * base, k, v, row.dot_product, seen, has_heads=False)
-    blind = ~seen.any(axis=-1, keepdims=True)
-    largest = np.where(blind, 0, scores.max(axis=-1, keepdims=True) / base)
-    return heads, largest, 1 / np.where(blind, 1, A.max(axis=-1, keepdims=True))
+    shape = (*q.shape[:-1], k.shape[-2])
+    below = (*q.shape[:2], -1)  # the heads that share keys, one below the other
+    seen = None if visible.all() else np.broadcast_to(visible, shape).reshape(*below, shape[-1])
+    added = None if bias is None else np.broadcast_to(bias, shape).reshape(*below, shape[-1])
+
+    def score_and_bias(Q: Array, K: Array) -> Array:
+        scores = score(Q, K)
+        return scores if added is None else np.where(np.isneginf(added), -np.inf, scores + added)
+
+    made = row.attend(q.reshape(*below, q.shape[-1]), k, v, score_and_bias, seen, has_heads=False)
+    scores, attention, heads = (x.reshape(*q.shape[:-1], -1) for x in made)
+    return scores, attention, heads

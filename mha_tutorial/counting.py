@@ -9,7 +9,7 @@ from ._checks import convention_of
 from ._runs import runs
 from ._sizes import complete, count
 from .masks import Mask
-from .tiles import cut
+from .tiles import slices
 from .weights import ColumnWeights, RowWeights
 
 SIDE = 512  # of the tiles that are made to count a mask of one's own
@@ -180,8 +180,8 @@ def visible_pairs(mask: Mask, n: int, m: int | None = None, batch: tuple[int, ..
         _entries(
             mask.tile(rows, columns, n, m, batch), (*batch, rows.stop - rows.start, columns.stop - columns.start)
         )
-        for rows in cut(n, SIDE)
-        for columns in cut(m, SIDE)
+        for rows in slices(n, SIDE)
+        for columns in slices(m, SIDE)
     )
 
 

@@ -1,32 +1,36 @@
 """Multi-head attention in NumPy for long inputs: scores live a tile at a time, and heads share the cores."""
 
+import math
 from collections.abc import Callable
 
 import numpy as np
 from einops import rearrange
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from numpy import ndarray as Array
 
 from . import gradients
 from ._checks import ROWS as convention
-from .averages import average, exactly, fast_exponential
-from .fast_backward import Attended, product_of, through_layer
-from .folds import drop_key_bias, fold_scale, fold_value_bias
+from .averages import Room, fast_base, is_bounded, is_exact, unshifted_attention
+from .fast_backward import Residuals, layer_vjp
 from .gradients import Gradients
 from .layer import MultiHeadAttention
 from .masks import Mask
-from .threads import spread
+from .reference import row
+from .threads import blas_threads, parallel_map, with_one_blas_thread
+from .tiles import slices
 from .weights import ColumnWeights, RowWeights
-from .work import Job, Work, divided
+from .work import BLOCK, Block, Job, Plan, Sizes, make_plan
+
+Positions = Int[Array, "*#b n"] | tuple[Int[Array, "*#b n"], Int[Array, "*#b m"]]
 
 
 class FastMultiHeadAttention:
     """The layer that `MultiHeadAttention` is, without its n×m arrays, and on several cores.
 
     It has one answer, the output; ``layer.plain.trace`` shows the steps. The score is the scaled dot
-    product. The weights are folded once, when the layer is made: after a change of theirs make another.
-    What the fast way is not made for goes to `plain`: floats of other than 32 or 64 bits, and inputs
-    without a token.
+    product. The matrices are copied once, when the layer is made: after a change of the weights make another.
+    What the fast way is not made for goes to `plain`: floats of other than 32 or 64 bits, a bias of more bits
+    than the queries, and inputs without a token.
 
     With threadpoolctl installed the heads are spread over threads, as many as the matrix products would
     have used by themselves. Without it those use them, and the output is the same.
@@ -35,6 +39,14 @@ class FastMultiHeadAttention:
     ----------
     weights
         In either convention.
+    scale, prepare, extra_keys
+        As for `MultiHeadAttention`.
+    threads
+        How many threads share the heads. BLAS then runs on one thread each, and since that is a setting of
+        the whole process, a layer that is not told does it only where no other thread of the program runs.
+        With a number it is done always, and with 1 never.
+    block
+        How large the pieces are that the work is cut into.
 
     Examples
     --------
@@ -45,21 +57,30 @@ class FastMultiHeadAttention:
     True
     """
 
-    def __init__(self, weights: RowWeights | ColumnWeights):
-        self.plain = MultiHeadAttention(weights)
-        given, self._exponential = self.plain.weights, fast_exponential()
-        folded = fold_value_bias(drop_key_bias(fold_scale(given, self._exponential)))
-        # Columns of one key-value head side by side: the queries of all heads that read it, its keys, its values.
-        W_q = rearrange(folded.W_q, "(g r) d_in d -> d_in g (r d)", g=given.h_kv)
-        W_k, W_v = (rearrange(W, "g d_in d -> d_in g d") for W in (folded.W_k, folded.W_v))
-        self._matrices = [np.ascontiguousarray(W) for W in (W_q, W_k, W_v)]
-        self._cuts = W_q.shape[-1], W_q.shape[-1] + given.d_k
+    def __init__(
+        self,
+        weights: RowWeights | ColumnWeights,
+        *,
+        scale: float | None = None,
+        prepare: row.Prepare | None = None,
+        extra_keys: tuple[Float[Array, "h_kv s d_k"], Float[Array, "h_kv s d_v"]] | None = None,
+        threads: int | None = None,
+        block: Block = BLOCK,
+    ):
+        self.plain = MultiHeadAttention(weights, scale=scale, prepare=prepare, extra_keys=extra_keys)
+        given = self.plain.weights
+        self._scale = 1 / math.sqrt(given.d_k) if scale is None else float(scale)
+        self._base, self._threads, self._block = fast_base(), threads, block
+        # For each key-value head: the queries of all heads that read it, its keys, its values.
+        biases = [given.b_q, given.b_k, given.b_v]
+        self._parts = [
+            (_columns(W, given.h_kv), None if b is None else _columns(b[:, None], given.h_kv)[0])
+            for W, b in zip((given.W_q, given.W_k, given.W_v), biases, strict=True)
+        ]
+        self._packed = None
         if len(set(given.widths)) == 1:  # self-attention is possible, and takes all three in one product
-            self._packed = np.concatenate(self._matrices, axis=-1)
-        self._W_o = np.ascontiguousarray(rearrange(folded.W_o, "h d_v d_model -> (h d_v) d_model"))
-        self._b_q = None if folded.b_q is None else rearrange(folded.b_q, "(g r) d -> g r 1 1 d", g=given.h_kv)
-        self._b_v = None if given.b_v is None else rearrange(given.b_v, "g d -> g 1 1 1 d")
-        self._b_o, self._folded_b_o = given.b_o, folded.b_o
+            self._packed = _side_by_side(self._parts)
+        self._W_o = np.ascontiguousarray(rearrange(given.W_o, "h d_v d_model -> (h d_v) d_model"))
 
     def __call__(
         self,
@@ -68,27 +89,33 @@ class FastMultiHeadAttention:
         values: Float[Array, "*b m d_value"] | None = None,
         *,
         visible: Bool[Array, "*#b_h #n #m"] | Mask | None = None,
+        bias: Float[Array, "*#b_h #n #m"] | None = None,
+        positions: Positions | None = None,
     ) -> Float[Array, "*b n d_model"]:
         """Attend as `MultiHeadAttention` does, with the same arguments.
 
         Raises
         ------
         TypeError, ValueError
-            What `reference.row.multi_head` raises.
+            What `MultiHeadAttention` raises.
         """
-        keys, values = _defaults(queries, keys, values)
-        if not self._suits(queries, keys, values):
-            return self.plain(queries, keys, values, visible=visible)
-        with divided(self.plain.weights, (queries, keys, values), visible) as work:
-            # The average of values that all moved is the average, moved: but only where there is one.
-            b_v, b_o = (None, self._folded_b_o) if work.all_see else (self._b_v, self._b_o)
-            joined = np.empty((queries[..., 0].size, len(self._W_o)), queries.dtype)
+        inputs = _defaults(queries, keys, values)
+        if not self._suits(inputs, bias):
+            return self.plain(*inputs, visible=visible, bias=bias, positions=positions)
+        plan, threads = self._plan(inputs, visible, bias)
+        prepared = self._prepared(inputs, positions)
 
-            def attend(job: Job) -> None:
-                self._attend(job, work, b_v, joined)  # and keep nothing
+        def work(threads: int) -> Array:
+            joined, heads = self._room_for_heads(queries)
 
-            spread(attend, work.jobs, work.threads)
-            return self._write(joined, b_o, work.threads).reshape(*queries.shape[:-1], -1)
+            def make_worker():
+                room = Room(queries.dtype)
+                return lambda job: self._attend(job, self._project(job, inputs, room, prepared), plan, heads, room)
+
+            parallel_map(make_worker, plan.jobs, threads)
+            return self._write(joined, joined if joined.shape[1] == self._W_o.shape[1] else None, threads)
+
+        return with_one_blas_thread(work, threads).reshape(*queries.shape[:-1], -1)
 
     def with_backward(
         self,
@@ -97,22 +124,27 @@ class FastMultiHeadAttention:
         values: Float[Array, "*b m d_value"] | None = None,
         *,
         visible: Bool[Array, "*#b_h #n #m"] | Mask | None = None,
+        bias: Float[Array, "*#b_h #n #m"] | None = None,
+        positions: Positions | None = None,
     ) -> tuple[Float[Array, "*b n d_model"], Callable[[Array], Gradients]]:
         """Attend as a call does; return the output and a function that carries a gradient back from it.
 
         The function takes the derivative of a loss by each number of the output, and returns what
         `gradients.backward` does: the gradients of queries, keys and values (for self-attention, add the
-        three), and of the weights as they were given, in the row convention. It may be called again.
+        three), and of the weights as they were given, in the row convention; none of the bias. It may be
+        called again.
 
         It refers to the inputs and the mask, which should not be changed in between, and keeps the
-        projections, the heads and two numbers for each query and head. The weights of all pairs are
-        computed a second time, in tiles. Only where something is not finite, or the fast way is not made
-        for the inputs, is all done again as `gradients.backward` does it, with n×m arrays.
+        projections and the heads. The weights of all pairs are computed a second time, in tiles. Only where
+        something visible is not finite, or the fast way is not made for the inputs, is all done again as
+        `gradients.backward` does it, with n×m arrays.
 
         Raises
         ------
         TypeError, ValueError
-            What `reference.row.multi_head` raises, and the function what `gradients.backward` raises.
+            What `MultiHeadAttention` raises, and the function what `gradients.backward` raises.
+        NotImplementedError
+            If the layer was made with `prepare` or `extra_keys`, whose gradients are not known here.
 
         Examples
         --------
@@ -124,84 +156,200 @@ class FastMultiHeadAttention:
         >>> gradients.Q.shape, gradients.weights.W_o.shape
         ((2, 100, 512), (8, 64, 512))
         """
-        keys, values = _defaults(queries, keys, values)
-        inputs = queries, keys, values
+        for name, given in (("prepare", self.plain.prepare), ("extra_keys", self.plain.extra_keys)):
+            if given is not None:
+                raise NotImplementedError(
+                    f"with_backward knows no gradient through {name}=; train such a layer in PyTorch, "
+                    f"mha_tutorial.torch.MultiHeadAttention with the same {name}="
+                )
+        inputs = _defaults(queries, keys, values)
 
         def plain_backward(output_gradient: Array) -> Gradients:
-            trace = self.plain.trace(*inputs, visible=visible)
-            return gradients.backward(output_gradient, trace, queries, keys, values, self.plain.weights)
+            trace, (Q, K, V) = self.plain.trace(*inputs, visible=visible, bias=bias), inputs
+            return gradients.backward(output_gradient, trace, Q, K, V, self.plain.weights, self._scale)
 
-        if not self._suits(*inputs):
-            return self.plain(*inputs, visible=visible), plain_backward
-        with divided(self.plain.weights, inputs, visible) as work:
-            joined = np.empty((queries[..., 0].size, len(self._W_o)), queries.dtype)
-            attended = spread(lambda job: self._attend(job, work, self._b_v, joined), work.jobs, work.threads)
-            output = self._write(joined, self._b_o, work.threads).reshape(*queries.shape[:-1], -1)
+        if not self._suits(inputs, bias):
+            output = self.plain(*inputs, visible=visible, bias=bias, positions=positions)
+            return output, plain_backward
+        self._prepared(inputs, positions)  # to check the positions
+        plan, threads = self._plan(inputs, visible, bias)
+        joined, heads = self._room_for_heads(queries)
+        residuals: list[Residuals] = []
+
+        def forward(threads: int) -> Array:
+            def make_worker():
+                room = Room(queries.dtype)
+                return lambda job: residuals.extend(
+                    self._attend(job, self._project(job, inputs, None, None), plan, heads, room)
+                )
+
+            parallel_map(make_worker, plan.jobs, threads)
+            return self._write(joined, None, threads)
+
+        output = with_one_blas_thread(forward, threads).reshape(*queries.shape[:-1], -1)
 
         def backward(output_gradient: Array) -> Gradients:
             convention.check_like("output_gradient", output_gradient, "the output", output)
-            with work.blas:
-                found = through_layer(
-                    output_gradient, inputs, self.plain.weights, joined, attended, self._exponential, work
-                )
+            if not all(part.finite for part in residuals):  # something visible is not
+                return plain_backward(output_gradient)
+            found = with_one_blas_thread(
+                lambda threads: layer_vjp(
+                    output_gradient, inputs, self.plain.weights, joined, residuals, plan, threads
+                ),
+                threads,
+            )
             finite = all(np.isfinite(x).all() for x in (*found[:3], *found.weights.arrays().values()))
             return found if finite else plain_backward(output_gradient)
 
         return output, backward
 
-    def _suits(self, queries: Array, keys: Array, values: Array) -> bool:
+    def _suits(self, inputs: tuple[Array, Array, Array], bias: Array | None) -> bool:
         """Check the inputs, and say whether the fast way is made for them."""
-        convention.check_inputs(queries, keys, values, self.plain.weights)
-        return self.plain.weights.dtype in (np.float32, np.float64) and queries.size > 0 and keys.size > 0
+        convention.check_inputs(*inputs, self.plain.weights)
+        queries, keys, _ = inputs
+        if bias is not None:
+            convention.check_bias(bias)
+            *batch, n, _ = queries.shape
+            convention.check_broadcast("bias", bias, (*batch, self.plain.weights.h, n, keys.shape[-2]))
+            if np.promote_types(bias.dtype, queries.dtype) != queries.dtype:
+                return False
+        return queries.dtype in (np.float32, np.float64) and queries.size > 0 and keys.size > 0
 
-    def _attend(self, job: Job, work: Work, b_v: Array | None, joined: Array) -> Attended:
-        """Write some heads of some sequences to where they belong among all."""
-        groups, entries = job
-        q, k, v = self._project([x[entries] for x in work.tokens], groups, b_v)
-        weights, m = self.plain.weights, k.shape[-2]
-        heads = rearrange(
-            joined, "(b n) (g r d) -> g r b n d", b=len(work.tokens[0]), g=weights.h_kv, r=weights.group
+    def _plan(
+        self, inputs: tuple[Array, Array, Array], visible: Array | Mask | None, bias: Array | None
+    ) -> tuple[Plan, int | None]:
+        """How a pass over the inputs is cut, and on how many threads, if that is known already."""
+        (*batch, n, _), weights, extra = inputs[0].shape, self.plain.weights, self.plain.extra_keys
+        s = 0 if extra is None else extra[0].shape[-2]
+        sizes = Sizes(tuple(batch), weights.h, weights.h_kv, n, inputs[1].shape[-2], s)
+        threads = 1 if sizes.is_small(self._block) else self._threads
+        share = threads or blas_threads()
+        how = self.plain.score, self._scale, self._base, self._block, share
+        return make_plan(sizes, visible, bias, *how), 1 if share == 1 else threads
+
+    def _prepared(self, inputs: tuple[Array, Array, Array], positions) -> tuple[Array, Array, Array] | None:
+        """Queries, keys and values of all heads at once, where that is needed before any can attend."""
+        weights, extra_keys = self.plain.weights, self.plain.extra_keys
+        if self.plain.prepare is None and extra_keys is None:
+            convention.positions(positions, *inputs[:2])
+            return None
+        everything, batch = slice(0, None), inputs[0].shape[:-2]
+        q, k, v = self._project((everything, everything), inputs, None, None)
+        Q = rearrange(q, "g b r n d -> b (g r) n d").reshape(*batch, weights.h, *q.shape[-2:])
+        K = rearrange(k, "g b m d -> b g m d").reshape(*batch, weights.h_kv, *k.shape[-2:])
+        prepared = convention.prepared(self.plain.prepare, positions, inputs[:2], (Q, K))
+        q, k = (
+            rearrange(x.reshape(-1, *x.shape[-3:]), "b (g r) n d -> g b r n d", g=weights.h_kv) for x in prepared
         )
-        shifts, sums = np.zeros((2, *q.shape[:-1], 1), q.dtype)
-        for queries, pieces in (tile.of(groups, entries) for tile in work.plan):
-            some, out = q[..., queries, :], heads[groups, :, entries, queries]
-            plainly = average(some, k, v, pieces, self._exponential, out)
-            if plainly is None:
-                seen = work.sight(queries, slice(0, m))[groups, :, entries]
-                out[...], shifts[..., queries, :], sums[..., queries, :] = exactly(
-                    some, k, v, seen, self._exponential
-                )
-            else:
-                sums[..., queries, :] = plainly
-        return Attended(groups, entries, q, k, v, shifts, sums)
-
-    def _write(self, joined: Array, b_o: Array | None, threads: int) -> Array:
-        """Map the heads of all tokens, side by side, to the output."""
-        output = product_of(joined, self._W_o, threads)
-        return output if b_o is None else np.add(output, b_o, out=output)
-
-    @np.errstate(over="ignore", invalid="ignore")  # anything may stand where no query looks
-    def _project(self, tokens: list[Array], groups: slice, b_v: Array | None) -> tuple[Array, Array, Array]:
-        """Make the queries (g, r, b, n, d_k), keys (g, 1, b, m, d_k) and values (g, 1, b, m, d_v) of some heads."""
-        b, matrices = len(tokens[0]), [self._packed] if len(tokens) == 1 else self._matrices
-        parts = []
-        for x, W in zip(tokens, matrices, strict=True):
-            columns = W[:, groups].reshape(len(W), -1)
-            projected = x.reshape(-1, len(W)) @ columns
-            parts.append(rearrange(projected, "(b n) (g d) -> g b n d", b=b, d=W.shape[-1]))
-        if len(parts) == 1:
-            first, second = self._cuts
-            parts = [parts[0][..., :first], parts[0][..., first:second], parts[0][..., second:]]
-        q = rearrange(parts[0], "g b n (r d) -> g r b n d", r=self.plain.weights.group)
-        k, v = (part[:, None] for part in parts[1:])
-        if self._b_q is not None:
-            q += self._b_q[groups]
-        if b_v is not None:
-            v += b_v[groups]
+        k = k[:, :, 0]
+        if extra_keys is not None:
+            k, v = (
+                np.concatenate([x, np.broadcast_to(own[:, None], (*x.shape[:2], *own.shape[1:]))], axis=-2)
+                for x, own in zip((k, v), extra_keys, strict=True)
+            )
         return q, k, v
+
+    def _room_for_heads(self, queries: Array) -> tuple[Array, Array]:
+        """Memory for the heads of all tokens, side by side (b n, h d_v), and how a job sees it."""
+        *batch, n, _ = queries.shape
+        joined = np.empty((math.prod(batch) * n, len(self._W_o)), queries.dtype)
+        sizes = {"n": n, "g": self.plain.weights.h_kv, "r": self.plain.weights.group}
+        return joined, rearrange(joined, "(b n) (g r d) -> g b r n d", **sizes)
+
+    @np.errstate(over="ignore", invalid="ignore")  # masked positions may hold anything
+    def _project(
+        self, job: Job, inputs: tuple[Array, Array, Array], room: Room | None, prepared
+    ) -> tuple[Array, Array, Array]:
+        """Make the queries (g, b, r, n, d_k), keys (g, b, m, d_k) and values (g, b, m, d_v) of a job."""
+        groups, entries = job
+        if prepared is not None:
+            q, k, v = (x[groups, entries] for x in prepared)
+            return q, k, v
+        weights, made = self.plain.weights, []
+        one = self._packed is not None and inputs[0] is inputs[1] is inputs[2]
+        parts = [self._packed] if self._packed is not None and one else self._parts
+        for name, tokens, (W, b) in zip("qkv", inputs, parts, strict=False):
+            x = tokens.reshape(-1, *tokens.shape[-2:])[entries]
+            rows, columns = x.reshape(-1, x.shape[-1]), W[:, groups].reshape(len(W), -1)
+            shape = len(rows), columns.shape[1]
+            out = np.empty(shape, x.dtype) if room is None else room(name, *shape)
+            np.matmul(rows, columns, out=out)
+            if b is not None:
+                out += b[groups].reshape(-1)
+            made.append(np.moveaxis(out.reshape(*x.shape[:-1], -1, W.shape[-1]), 2, 0))
+        if one:
+            first, second = weights.group * weights.d_k, (weights.group + 1) * weights.d_k
+            made = [made[0][..., :first], made[0][..., first:second], made[0][..., second:]]
+        q, k, v = made
+        return q.reshape(*q.shape[:-1], weights.group, weights.d_k).swapaxes(2, 3), k, v
+
+    def _attend(
+        self, job: Job, projected: tuple[Array, Array, Array], plan: Plan, heads: Array, room: Room
+    ) -> list[Residuals]:
+        """Write the heads of a job to where they belong among all (g, b, r, n, d_v)."""
+        groups, entries = job
+        kept = []
+        for some in slices(len(projected[0]), plan.together):
+            part = slice(groups.start + some.start, groups.start + some.stop), entries
+            q, k, v = (x[some] for x in projected)
+            plainly = plan.bias is None and not is_exact(q, k)
+            everywhere = plainly and is_bounded(q, k, v, plan.scale)
+            finite = everywhere or all(np.isfinite(x).all() for x in (q, k, v))
+            if not finite:  # masked positions may hold NaN
+                q, k, v = plan.without_hidden(part, q, k, v)
+                finite = all(np.isfinite(x).all() for x in (q, k, v))
+            bounded = []
+            for tile in (tile.of(*part) for tile in plan.tiles):
+                some_q, some_k, some_v = q[..., tile.queries, :], k[..., tile.keys, :], v[..., tile.keys, :]
+                here = (
+                    everywhere or not tile.kv_tiles or (plainly and is_bounded(some_q, some_k, some_v, plan.scale))
+                )
+                bounded.append(here)
+                if here:
+                    scaled = room.copy("queries", some_q, plan.scale * plan.base.factor)
+                    out = heads[part][..., tile.queries, :]
+                    unshifted_attention(scaled, k, v, tile.kv_tiles, plan.base.power, room, out)
+                    continue
+                for queries in plan.rows(tile, q.shape[:3]):
+                    made = plan.safe_attention(part, q[..., queries, :], k, v, queries, tile.keys)
+                    heads[part][..., queries, :] = made[-1]
+            kept.append(Residuals(part, q, k, v, bounded, finite))
+        return kept
+
+    def _write(self, joined: Array, output: Array | None, threads: int) -> Array:
+        """Map the heads of all tokens, side by side, to the output, which may take their place."""
+        output = np.empty((len(joined), self._W_o.shape[1]), joined.dtype) if output is None else output
+        b_o = self.plain.weights.b_o
+        added = np.zeros((), joined.dtype) if b_o is None else b_o
+
+        def make_worker():
+            room = Room(joined.dtype)
+
+            def work(some: slice) -> None:
+                written = np.matmul(joined[some], self._W_o, out=room("output", *output[some].shape))
+                np.add(written, added, out=output[some])
+
+            return work
+
+        parallel_map(make_worker, slices(len(joined), min(self._block.tokens, -(-len(joined) // threads))), threads)
+        return output
+
+
+def _columns(matrices: Array, h_kv: int) -> Array:
+    """What belongs to each key-value head, side by side: (d_in, h_kv, group d)."""
+    return np.ascontiguousarray(rearrange(matrices, "(g r) d_in d -> d_in g (r d)", g=h_kv))
+
+
+def _side_by_side(parts: list[tuple[Array, Array | None]]) -> tuple[Array, Array | None]:
+    """The matrices and biases of queries, keys and values as one."""
+    W = np.concatenate([W for W, _ in parts], axis=-1)
+    if all(b is None for _, b in parts):
+        return W, None
+    biases = [np.zeros(W.shape[1:], W.dtype) if b is None else b for W, b in parts]
+    return W, np.concatenate(biases, axis=-1)
 
 
 def _defaults(queries, keys, values):
     """What is attended to is the queries, and what is averaged is the keys, unless something else is."""
     keys = queries if keys is None else keys
-    return keys, keys if values is None else values
+    return queries, keys, keys if values is None else values

@@ -3,78 +3,213 @@
 import contextvars
 import functools
 import os
+import sys
 import threading
+import weakref
+from collections import deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from types import FrameType
+from typing import Any, ClassVar
+
+NAME = "mha_tutorial"  # of the threads started here
+
+# Daemon threads that are there before anybody can use this package keep house, as those of a notebook's kernel do.
+_HOUSEKEEPERS = weakref.WeakSet(thread for thread in threading.enumerate() if thread.daemon)
 
 
 class OneBlasThread:
-    """While any thread is inside, a matrix product runs on the one thread that asked for it.
+    """From `take` until `give_back` a matrix product runs on the one thread that asks for it.
 
-    The setting belongs to the process, so the first in makes it and the last out takes it back. Entering
-    gives the number of threads that BLAS would have used, which is how many may now share the work. Without
-    threadpoolctl nothing can be set: entering gives 1, and BLAS goes on using its own.
+    The number of threads of BLAS belongs to the whole process, and the process has nothing finer. So it is
+    changed as seldom as possible: never where it is one already, and, unless the caller insists, never while
+    another thread of the program does something, since it may have set a limit of its own or be about to. Of
+    several that hold it the first makes the change and the last takes it back, if nobody else has changed it
+    in between.
+
+    Both methods may be interrupted anywhere and called again: what is left undone then, `give_back` does, and
+    so does whoever takes it next. Without threadpoolctl nothing can be set, and BLAS goes on using its own
+    threads.
 
     Examples
     --------
-    >>> with ONE_BLAS_THREAD as threads:
-    ...     spread(abs, [-2, 3], 1)
-    [2, 3]
+    >>> hold = OneBlasThread()
+    >>> try:
+    ...     threads = hold.take()  # so many may share the work now
+    ... finally:
+    ...     hold.give_back()
     """
 
-    def __init__(self):
-        self._lock = threading.Lock()
-        self._inside = 0
+    _lock: ClassVar = threading.RLock()
+    _holders: ClassVar[set["OneBlasThread"]] = set()
+    _had: ClassVar[dict] = {}  # the libraries that were changed, and what they had
 
-    def __enter__(self) -> int:
-        blas = _blas()
-        if blas is None:
+    def take(self, insist: bool = False) -> int:
+        """Hold BLAS to one thread, and say how many it would have used; one where it was left alone."""
+        libraries = _blas_libraries()
+        if not libraries or not (insist or _alone()):
             return 1
         with self._lock:
-            if not self._inside:
-                self._threads = max((library.num_threads for library in blas.lib_controllers), default=1)
-                self._limit = blas.limit(limits=1)
-            self._inside += 1
-            return self._threads
+            self._holders.add(self)
+            if len(self._holders) == 1:
+                self._restore()  # what an interrupted call has left behind
+                found = {library: library.num_threads for library in libraries}
+                self._had.update({library: threads for library, threads in found.items() if threads > 1})
+                for library in self._had:
+                    _set_threads(library, 1)
+            return max(self._had.values(), default=1)
 
-    def __exit__(self, *error) -> None:
-        if _blas() is None:
-            return
+    def give_back(self) -> None:
+        """Let BLAS have what it had, unless somebody else still holds it."""
         with self._lock:
-            self._inside -= 1
-            if not self._inside:
-                self._limit.restore_original_limits()
+            self._holders.discard(self)
+            if not self._holders:
+                self._restore()
+
+    @classmethod
+    def _restore(cls) -> None:
+        while cls._had:
+            library, threads = next(iter(cls._had.items()))
+            if library.num_threads == 1:
+                _set_threads(library, threads)
+            cls._had.pop(library, None)
+
+    @classmethod
+    def _after_fork(cls) -> None:
+        """Only the thread that forked goes on in the child: nobody holds anything there."""
+        cls._lock = threading.RLock()
+        cls._holders.clear()
+        cls._restore()
 
 
-ONE_BLAS_THREAD = OneBlasThread()
+def with_one_blas_thread(work: Callable[[int], Any], threads: int | None) -> Any:
+    """Call a work with the number of threads that may share it, while BLAS keeps to the thread that asks.
 
-
-def spread(work: Callable, parts: Iterable, threads: int) -> list:
-    """Do each part of a work, on several threads if there are several; the first error is raised.
-
-    What `numpy.errstate` says around it holds inside, on every thread.
+    Examples
+    --------
+    >>> with_one_blas_thread(lambda threads: threads, 1)
+    1
     """
     if threads == 1:
-        return list(map(work, parts))
-    running = [_pool(threads).submit(contextvars.copy_context().run, work, part) for part in parts]
-    return [part.result() for part in running]
+        return work(1)
+    hold = OneBlasThread()
+    try:
+        available = hold.take(insist=threads is not None)
+        return work(threads or available)
+    finally:
+        try:
+            hold.give_back()
+        except BaseException:  # an interrupt that came before it was done
+            hold.give_back()
+            raise
+
+
+def blas_threads() -> int:
+    """How many threads may share a work now: those of BLAS, unless others need it as it is."""
+    return max((library.num_threads for library in _blas_libraries()), default=1) if _alone() else 1
+
+
+def parallel_map(make_worker: Callable[[], Callable], parts: Iterable, threads: int) -> None:
+    """Do each part of a work, on several threads if there are several; the first error is raised.
+
+    Every thread takes the next part when it has done one. What `numpy.errstate` says around it holds inside.
+
+    Parameters
+    ----------
+    make_worker
+        Called once on every thread: it returns what does a part, and may keep memory for all of them.
+
+    Examples
+    --------
+    >>> parallel_map(lambda: print, ["once"], threads=2)
+    once
+    """
+    left = deque(parts)
+
+    def some() -> None:
+        try:
+            work = make_worker()
+            while left:
+                try:
+                    part = left.popleft()
+                except IndexError:  # another thread was faster
+                    return
+                work(part)
+        except BaseException:
+            left.clear()  # nobody begins another part
+            raise
+
+    helpers: list[Future] = []
+    try:
+        for _ in range(min(threads, len(left)) - 1):
+            helper = _helper(threads, some)
+            helpers += [] if helper is None else [helper]
+        some()
+    finally:
+        left.clear()
+        wait([helper for helper in helpers if not helper.cancel()])
+    for helper in helpers:
+        if not helper.cancelled():
+            helper.result()
+
+
+def _helper(threads: int, work: Callable[[], None]) -> Future | None:
+    try:
+        return _pool(threads).submit(contextvars.copy_context().run, work)
+    except RuntimeError:  # the interpreter is ending and starts no threads any more
+        return None
+
+
+def _alone() -> bool:
+    """Whether no other thread does anything: they keep house, or wait for work in a pool or for a timer."""
+    threads = {thread.ident: thread for thread in threading.enumerate()}
+    return all(
+        ident == threading.get_ident() or threads.get(ident) in _HOUSEKEEPERS or _waits(frame)
+        for ident, frame in sys._current_frames().items()
+    )
+
+
+def _waits(frame: FrameType | None) -> bool:
+    """Whether a thread waits and has no code of anybody's on its stack."""
+    if frame is None or frame.f_code.co_name not in ("_worker", "wait"):
+        return False
+    while frame is not None:
+        if frame.f_globals.get("__name__") not in ("threading", "concurrent.futures.thread"):
+            return False
+        frame = frame.f_back
+    return True
 
 
 @functools.cache
-def _blas():
-    """What sets the number of threads of NumPy's matrix products, or None where threadpoolctl is missing."""
+def _blas_libraries() -> list:
+    """What sets the number of threads of NumPy's matrix products; nothing where threadpoolctl is missing."""
     try:
         from threadpoolctl import ThreadpoolController
     except ImportError:
-        return None
-    return ThreadpoolController().select(user_api="blas")
+        return []
+    return ThreadpoolController().select(user_api="blas").lib_controllers
+
+
+def _set_threads(library: Any, threads: int) -> None:
+    """Set the number of threads of a library, and leave others free to do so.
+
+    Threadpoolctl lets the thread that has set it first go on, and no other, until it says that it is done. Here
+    one thread may set it and another take it back.
+    """
+    library.set_num_threads(threads)
+    getattr(library, "clear_controlling_thread", lambda: None)()
 
 
 @functools.cache
 def _pool(threads: int) -> ThreadPoolExecutor:
     """Threads that are started once, since that takes longer than many a piece of work."""
-    return ThreadPoolExecutor(threads, thread_name_prefix="mha_tutorial")
+    return ThreadPoolExecutor(threads, thread_name_prefix=NAME)
 
 
-# A forked process has a copy of the pool but none of its threads: it makes its own.
-getattr(os, "register_at_fork", lambda **_: None)(after_in_child=_pool.cache_clear)
+def _after_fork() -> None:
+    """A forked process has a copy of the pool but none of its threads: it makes its own."""
+    _pool.cache_clear()
+    OneBlasThread._after_fork()
+
+
+getattr(os, "register_at_fork", lambda **_: None)(after_in_child=_after_fork)

@@ -1,9 +1,6 @@
 """The fast layer gives what the plain one gives: for every mask and shape, any scores, on any thread."""
 
 import math
-import subprocess
-import sys
-import threading
 import tracemalloc
 
 import numpy as np
@@ -20,10 +17,10 @@ from mha_tutorial import (
     Padding,
     RowWeights,
     Window,
+    averages,
     fast,
     folds,
     gradients,
-    threads,
     work,
 )
 from mha_tutorial.reference import row
@@ -62,18 +59,23 @@ def masks_for(n, m, h=H):
     }
 
 
-@pytest.fixture
-def small_tiles(monkeypatch):
-    """Tiles and jobs so small that a few tokens need several, of sizes that do not divide the lengths."""
-    for name, value in {"SIDE": 7, "MASKED_SIDE": 5, "SCORES": 45, "TOKENS": 31, "TINY": 0}.items():
-        monkeypatch.setattr(work, name, value)
+# Tiles and jobs so small that a few tokens need several, of sizes that do not divide the lengths.
+SMALL = work.Block(tokens=31, scores=45, side=7, masked_side=5, rows=60, tiny=0)
+
+
+blocks = st.builds(work.Block, **{name: st.integers(1, 64) for name in work.Block._fields})
+
+
+def small(*args, threads=2, **options):
+    """A layer whose work is cut into many pieces, on two threads."""
+    return FastMultiHeadAttention(*args, threads=threads, block=SMALL, **options)
 
 
 @pytest.fixture
 def recomputed(monkeypatch):
-    """The shapes of the tiles that had to be computed again, exactly."""
-    shapes, exactly = [], fast.exactly
-    monkeypatch.setattr(fast, "exactly", lambda q, *rest: shapes.append(q.shape) or exactly(q, *rest))
+    """The shapes of the queries for which the largest score was taken off."""
+    shapes, safely = [], work.safe_attention
+    monkeypatch.setattr(work, "safe_attention", lambda q, *rest: shapes.append(q.shape) or safely(q, *rest))
     return shapes
 
 
@@ -139,8 +141,8 @@ def test_folding_keeps_the_type_and_the_weights(rng):
 
 @pytest.mark.parametrize("visible", masks_for(MANY, MORE).values(), ids=masks_for(MANY, MORE))
 @pytest.mark.parametrize("bias", [True, False])
-def test_every_mask(visible, bias, small_tiles, rng):
-    layer, inputs = FastMultiHeadAttention(draw(rng, bias=bias)), tokens(rng, MANY, MORE)
+def test_every_mask(visible, bias, rng):
+    layer, inputs = small(draw(rng, bias=bias)), tokens(rng, MANY, MORE)
     assert_close(layer(*inputs, visible=visible), layer.plain(*inputs, visible=visible))
 
 
@@ -152,15 +154,15 @@ def test_every_mask_on_few_tokens(visible, rng):
 
 @pytest.mark.parametrize(("h", "h_kv"), GROUPS.values(), ids=GROUPS)
 @pytest.mark.parametrize("n", [N, MANY])
-def test_shared_key_value_heads(h, h_kv, n, small_tiles, rng):
-    layer, inputs = FastMultiHeadAttention(draw(rng, h, h_kv)), tokens(rng, n)
+def test_shared_key_value_heads(h, h_kv, n, rng):
+    layer, inputs = small(draw(rng, h, h_kv)), tokens(rng, n)
     for visible in (None, rng.random((2, h, n, M)) < 0.6):
         assert_close(layer(*inputs, visible=visible), layer.plain(*inputs, visible=visible))
 
 
 @pytest.mark.parametrize("batch", [(), (1,), (3,), (3, 2)])
-def test_any_batch_axes(batch, small_tiles, rng):
-    layer, inputs = FastMultiHeadAttention(draw(rng)), tokens(rng, MANY, MORE, batch)
+def test_any_batch_axes(batch, rng):
+    layer, inputs = small(draw(rng)), tokens(rng, MANY, MORE, batch)
     lengths = rng.integers(1, MORE, size=batch)
     for visible in (None, Padding(lengths), rng.random((*batch, 1, MANY, MORE)) < 0.6):
         assert_close(layer(*inputs, visible=visible), layer.plain(*inputs, visible=visible))
@@ -168,8 +170,8 @@ def test_any_batch_axes(batch, small_tiles, rng):
 
 @pytest.mark.parametrize("visible", [None, Causal()])
 @pytest.mark.parametrize(("h", "h_kv"), GROUPS.values(), ids=GROUPS)
-def test_self_attention_and_attention_to_a_memory(visible, h, h_kv, small_tiles, rng):
-    layer = FastMultiHeadAttention(draw(rng, h, h_kv, widths=(D_MODEL,) * 3))
+def test_self_attention_and_attention_to_a_memory(visible, h, h_kv, rng):
+    layer = small(draw(rng, h, h_kv, widths=(D_MODEL,) * 3))
     x, memory = rng.normal(size=(2, 2, MANY, D_MODEL))
     for inputs in ((x,), (x, memory), (x, x, memory), (x, memory, x)):
         assert_close(layer(*inputs, visible=visible), layer.plain(*inputs, visible=visible))
@@ -192,11 +194,13 @@ def test_any_lengths_and_any_mask(data):
     )
     density = data.draw(st.floats(0, 1))
     visible = data.draw(st.one_of(st.none(), rules, st.just(rng.random((b, H, n, m)) < density)))
-    layer, inputs = FastMultiHeadAttention(draw(rng)), tokens(rng, n, m, (b,))
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("SIDE", "MASKED_SIDE", "SCORES", "TOKENS", "TINY"):
-            patch.setattr(work, name, data.draw(st.integers(1, 64), label=name))
-        assert_close(layer(*inputs, visible=visible), layer.plain(*inputs, visible=visible))
+    h, h_kv = data.draw(st.sampled_from(list(GROUPS.values())))
+    if isinstance(visible, np.ndarray):
+        visible = rng.random((b, h, n, m)) < density
+    threads, block = data.draw(st.integers(1, 2)), data.draw(blocks)
+    layer = FastMultiHeadAttention(draw(rng, h, h_kv), threads=threads, block=block)
+    inputs = tokens(rng, n, m, (b,))
+    assert_close(layer(*inputs, visible=visible), layer.plain(*inputs, visible=visible))
 
 
 @pytest.mark.parametrize("visible", [None, Causal()])
@@ -211,20 +215,18 @@ def test_float32_is_as_good_as_the_plain_layer_in_float32(n, visible, rng):
     assert error <= 2 * plain_error
 
 
-def test_no_step_is_float64_by_accident(small_tiles, monkeypatch, rng):
-    seen, average = set(), fast.average
+def test_no_step_is_float64_by_accident(monkeypatch, rng):
+    seen, power = set(), averages.EXP.power
 
-    def watched(q, k, v, pieces, exponential, out):
-        def watching(x, out):
-            seen.add(x.dtype)
-            return exponential(x, out=out)
+    def watching(x, out):
+        seen.update((x.dtype, out.dtype))
+        return power(x, out=out)
 
-        seen.update(array.dtype for array in (q, k, v, out))
-        return average(q, k, v, pieces, watching, out)
-
-    monkeypatch.setattr(fast, "average", watched)
-    FastMultiHeadAttention(converted(draw(rng).T, np.float32))(*tokens(rng, MANY, dtype=np.float32))
-    assert seen == {np.dtype(np.float32)}
+    monkeypatch.setattr(fast, "fast_base", lambda: averages.Base(watching, 1.0))
+    layer, inputs = small(converted(draw(rng).T, np.float32)), tokens(rng, MANY, dtype=np.float32)
+    output, backward = layer.with_backward(*inputs)
+    found = as_dictionary(backward(output))
+    assert {gradient.dtype for gradient in found.values()} == seen == {np.dtype(np.float32)}
 
 
 # the guards
@@ -233,14 +235,14 @@ def test_no_step_is_float64_by_accident(small_tiles, monkeypatch, rng):
 @pytest.mark.parametrize("size", [200.0, 1e4, 1e6])
 @pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize("visible", [None, Causal("bottom-right")])
-def test_scores_of_any_size(size, sign, visible, small_tiles, recomputed, rng):
+def test_scores_of_any_size(size, sign, visible, recomputed, rng):
     """All scores lie around one large number: the exponentials overflow, or all are zero."""
     arrays, (Q, K, V) = draw(rng).T.arrays(), tokens(rng, MANY, MORE)
     arrays["b_q"] = np.full_like(arrays["b_q"], sign * size / D_K**0.5)
     arrays["W_k"][:], arrays["b_k"] = arrays["W_k"] / size, np.zeros_like(arrays["b_k"])
     arrays["W_k"][:, 0] += 1.0
     K[..., 0] = 1.0
-    layer = FastMultiHeadAttention(RowWeights(**arrays))
+    layer = small(RowWeights(**arrays))
     trace = layer.plain.trace(Q, K, V, visible=visible)
     scores = trace.scores[np.isfinite(trace.scores)]
     assert (sign * scores > size / 2).all()
@@ -250,101 +252,78 @@ def test_scores_of_any_size(size, sign, visible, small_tiles, recomputed, rng):
 
 
 @pytest.mark.parametrize("size", [200.0, 1e4])
-def test_scores_that_differ_widely(size, small_tiles, rng):
+def test_scores_that_differ_widely(size, rng):
     arrays = draw(rng).T.arrays()
     arrays["W_q"] *= size / 3
-    layer, inputs = FastMultiHeadAttention(RowWeights(**arrays)), tokens(rng, MANY, MORE)
+    layer, inputs = small(RowWeights(**arrays)), tokens(rng, MANY, MORE)
     trace = layer.plain.trace(*inputs)
     largest = np.abs(trace.scores).max()
     assert trace.scores.max() > size < -trace.scores.min()
     assert_close(layer(*inputs), trace.output, rtol=max(1e-12, 4 * np.finfo(float).eps * largest))
 
 
-def one_score(score, m, value):
-    """One query that scores every one of m keys alike, all with the same value, for `fast.average`."""
-    q, k, v = np.full((1, 1, 1, 1, 1), score), np.ones((1, 1, 1, m, 1)), np.full((1, 1, 1, m, 1), value)
-    out = np.empty_like(q)
-    return fast.average(q, k, v, [(slice(0, m), None)], np.exp2, out) is not None, out.item()
-
-
-@pytest.mark.parametrize(("score", "trusted"), [(58.9, True), (59.1, False), (-60.9, True), (-61.1, False)])
-def test_sums_are_trusted_between_their_limits(score, trusted):
-    """Two keys: the sum is two to the power of one more than the score, and the limits are 2^-60 and 2^60."""
-    assert one_score(score, m=2, value=3.0)[0] == trusted
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize(("score", "bounded"), [(44.9, True), (45.1, False), (np.nan, False), (np.inf, False)])
+def test_scores_stay_as_they_are_below_a_limit(score, bounded, sign):
+    q, k = np.array([[0.1, 0.2], [0.0, score / 5]]), np.array([[0.0, 10.0], [10.0, 0.0]])
+    assert averages.is_bounded(q, k, np.ones((2, 3)), sign * 0.5) == bounded
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-@pytest.mark.parametrize(("power", "trusted"), [(97.9, True), (98.1, False), (-101.9, True), (-102.1, False)])
-def test_results_are_trusted_between_their_limits(power, trusted, sign):
-    """Two keys of weight two: the result is the value times four, and the limits are 2^-100 and 2^100."""
-    assert one_score(1.0, m=2, value=sign * 2.0**power)[0] == trusted
+@pytest.mark.parametrize(("power", "bounded"), [(35.9, True), (36.1, False), (-35.9, True), (-36.1, False)])
+def test_values_are_weighed_as_they_are_between_two_limits(power, bounded, sign):
+    v = np.array([[0.0, 0.0], [0.0, sign * 2.0**power]])
+    assert averages.is_bounded(np.ones((3, 2)), np.ones((2, 2)), v, 0.5) == bounded
 
 
-@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
-def test_results_that_are_not_finite_are_not_trusted(wrong):
-    assert not one_score(1.0, m=2, value=wrong)[0]
-    assert not one_score(wrong, m=2, value=1.0)[0]
-
-
-def test_what_is_trusted_is_the_average():
-    assert_close(one_score(7.0, m=5, value=3.0)[1], 3.0)
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf, 1e30])
+@pytest.mark.parametrize("place", range(3))
+def test_what_is_not_finite_is_not_bounded(wrong, place):
+    arrays = [np.ones((2, 2), np.float32) for _ in range(3)]
+    arrays[place][1, 1] = wrong
+    assert not averages.is_bounded(*arrays, 0.5)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("value", [1e9, 1e30, 1e-30])
 @pytest.mark.parametrize("score", [-58.0, 0.0, 58.0])  # in powers of two
-def test_values_of_any_size(value, score, dtype, small_tiles, rng):
+def test_values_of_any_size(value, score, dtype, rng):
     """Large exponentials of large values overflow, small ones of small values vanish, before they are divided."""
     one, q = np.ones((1, 1, 1)), np.full((1, 1, 1), score * np.log(2))
-    layer = FastMultiHeadAttention(converted(RowWeights(q, one, one, one), dtype))
+    layer = small(converted(RowWeights(q, one, one, one), dtype))
     ones, values = np.ones((MANY, 1), dtype), value * (1 + rng.random((MANY, 1))).astype(dtype)
     expected = layer.plain(ones, ones, values)
     assert_close(layer(ones, ones, values), expected, rtol=1e-12 if dtype is np.float64 else 1e-5)
 
 
-@pytest.mark.parametrize("exponential", [np.exp2, np.exp])
-def test_the_exact_average_knows_the_base(exponential, rng):
-    q, k, v = (rng.normal(size=(2, 1, 3, length, width)) for length, width in ((N, D_K), (M, D_K), (M, 17)))
-    seen = rng.random((2, 1, 3, N, M)) < 0.6
-    seen[1, 0, 2, N // 2] = False
-    folded = q / (np.log(exponential(1.0)) * D_K**0.5)
-    heads, largest, sums = fast.exactly(folded, k, v, seen, exponential)
-    assert_close(heads, row.attention(q, k, v, visible=seen))
-    exponentials = (exponential(folded @ k.mT) * seen).sum(axis=-1, keepdims=True)
-    assert_close(sums * exponential(largest), np.where(exponentials == 0, 1, exponentials))
-    assert (sums >= 1).all()
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_exact_scores_are_found(dtype, rng):
+    q, k = (rng.integers(-9, 9, size=(2, 1, 3, length, 5)).astype(dtype) / 8 for length in (N, M))
+    assert averages.is_exact(q, k) == (dtype == np.float32)  # the others have bits to spare
+    q[..., 0, 0] = np.pi
+    assert not averages.is_exact(q, k)
 
 
-@pytest.mark.parametrize(
-    ("visible", "added"), [(None, False), (Causal("top-left"), False), (Padding([0, M]), True)]
-)
-def test_the_value_bias_is_added_to_values_only_where_a_query_sees_nothing(visible, added, monkeypatch, rng):
-    weights, inputs = draw(rng).T, tokens(rng)
-    handed, average = [], fast.average
-    monkeypatch.setattr(fast, "average", lambda q, k, v, *rest: handed.append(v) or average(q, k, v, *rest))
-    FastMultiHeadAttention(weights)(*inputs, visible=visible)
-    values = row.project(weights.W_v, inputs[2], weights.b_v if added else None)
-    assert_close(handed[0][:, 0].swapaxes(0, 1), values)
-
-
-def test_only_the_tile_that_needs_it_is_computed_again(small_tiles, recomputed, rng):
-    layer, (Q, K, V) = FastMultiHeadAttention(draw(rng)), tokens(rng, MANY, MORE, batch=())
+def test_only_the_tile_that_needs_it_is_computed_with_the_largest_score_taken_off(recomputed, rng):
+    layer, (Q, K, V) = small(draw(rng)), tokens(rng, MANY, MORE, batch=())
     Q[MANY - 1] *= 1e4
     layer(Q, K, V)
-    assert set(recomputed) == {(1, 1, 1, MANY % 6, D_K)}  # 45 scores in a tile of seven keys: six queries
+    rows = {1, 2}  # 45 scores in a tile of seven keys: six queries, of the last tile five; 60 in whole rows of 29
+    assert {shape[:3] for shape in recomputed} == {(1, 1, 1)}
+    assert {shape[3] for shape in recomputed} == rows
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf])
 @pytest.mark.parametrize("visible", [Padding([MORE - 2, 3]), (np.arange(MORE) < [[[MORE - 2]], [[3]]])[:, None]])
-def test_what_is_hidden_does_not_reach_the_result(visible, wrong, small_tiles, rng):
-    layer, (Q, K, V) = FastMultiHeadAttention(draw(rng)), tokens(rng, MANY, MORE)
+def test_what_is_hidden_does_not_reach_the_result(visible, wrong, rng):
+    layer, (Q, K, V) = small(draw(rng)), tokens(rng, MANY, MORE)
     before = layer.plain(Q, K, V, visible=visible)
     K[0, -2:], V[0, -2:], K[1, 3:], V[1, 3:] = (wrong,) * 4
     assert_close(layer(Q, K, V, visible=visible), before)
 
 
-def test_what_is_seen_reaches_those_who_see_it(small_tiles, rng):
-    layer, (Q, K, V) = FastMultiHeadAttention(draw(rng)), tokens(rng, MANY, MORE)
+def test_what_is_seen_reaches_those_who_see_it(rng):
+    layer, (Q, K, V) = small(draw(rng)), tokens(rng, MANY, MORE)
     V[1, 11] = np.nan
     output = layer(Q, K, V, visible=Causal("top-left"))
     assert_close(output, layer.plain(Q, K, V, visible=Causal("top-left")))
@@ -352,9 +331,9 @@ def test_what_is_seen_reaches_those_who_see_it(small_tiles, rng):
     assert np.isfinite(output[1, :11]).all()
 
 
-def test_a_query_that_sees_nothing_gets_the_output_bias_alone(small_tiles, rng):
+def test_a_query_that_sees_nothing_gets_the_output_bias_alone(rng):
     weights, inputs = draw(rng).T, tokens(rng, MANY, MORE)
-    output = FastMultiHeadAttention(weights)(*inputs, visible=Padding([0, MORE]))
+    output = small(weights)(*inputs, visible=Padding([0, MORE]))
     assert np.array_equal(output[0], np.broadcast_to(weights.b_o, output[0].shape))
 
 
@@ -363,28 +342,29 @@ def test_a_query_that_sees_nothing_gets_the_output_bias_alone(small_tiles, rng):
 
 @pytest.fixture
 def computed(monkeypatch):
-    """How many scores each call of `fast.average` has computed."""
-    sizes, average = [], fast.average
+    """How many exponentials each tile took."""
+    sizes, exponentials = [], averages.exponentials
 
-    def watched(q, k, v, pieces, exponential, out):
-        sizes.append(math.prod(q.shape[:-1]) * sum(keys.stop - keys.start for keys, _ in pieces))
-        return average(q, k, v, pieces, exponential, out)
+    def watched(*args):
+        weights = exponentials(*args)
+        sizes.append(weights.size)
+        return weights
 
-    monkeypatch.setattr(fast, "average", watched)
+    monkeypatch.setattr(averages, "exponentials", watched)
     return sizes
 
 
-def test_hidden_tiles_are_not_computed(small_tiles, computed, rng):
-    layer = FastMultiHeadAttention(draw(rng, widths=(D_MODEL,) * 3))
+def test_hidden_tiles_are_not_computed(computed, rng):
+    layer = small(draw(rng, widths=(D_MODEL,) * 3))
     layer(rng.normal(size=(MANY, D_MODEL)), visible=Causal())
     sizes = [5, 5, 5, 5, 3]  # 23 queries, or keys: a tile of queries meets the tiles of keys up to its own
     assert sum(computed) == H * sum(p * q for place, p in enumerate(sizes) for q in sizes[: place + 1])
 
 
-def test_what_is_hidden_from_one_sequence_is_not_computed_for_it(small_tiles, computed, rng):
-    layer = FastMultiHeadAttention(draw(rng))
+def test_what_is_hidden_from_one_sequence_is_not_computed_for_it(computed, rng):
+    layer = small(draw(rng))
     layer(*tokens(rng, MANY, MORE), visible=Padding([6, MORE]))
-    assert sum(computed) == H * MANY * (10 + MORE)  # five keys a tile: two tiles hold the six
+    assert sum(computed) == H * MANY * (7 + MORE)  # seven keys a tile: one holds the six
 
 
 def test_scores_are_never_all_in_memory(rng):
@@ -398,15 +378,15 @@ def test_scores_are_never_all_in_memory(rng):
     assert peak < 8 * n * n * 4 / 4
 
 
-def test_nothing_changes_its_inputs(small_tiles, rng):
+def test_nothing_changes_its_inputs(rng):
     weights, inputs, visible = draw(rng).T, tokens(rng, MANY, MORE), rng.random((MANY, MORE)) < 0.5
     for array in (*inputs, visible, *weights.arrays().values()):
         array.flags.writeable = False
-    FastMultiHeadAttention(weights)(*inputs, visible=visible)
+    small(weights)(*inputs, visible=visible)
 
 
-def test_views_with_gaps_and_transposes(small_tiles, rng):
-    layer = FastMultiHeadAttention(draw(rng))
+def test_views_with_gaps_and_transposes(rng):
+    layer = small(draw(rng))
     Q = rng.normal(size=(D_MODEL, MANY, 2)).T
     K, V = rng.normal(size=(4, 2 * MORE, 19))[::2, ::2], rng.normal(size=(2, MORE, 46))[..., ::-2]
     visible = (rng.random((MORE, MANY)) < 0.6).T
@@ -495,8 +475,8 @@ def done_again(monkeypatch):
 
 @pytest.mark.parametrize("visible", masks_for(MANY, MORE).values(), ids=masks_for(MANY, MORE))
 @pytest.mark.parametrize("bias", [True, False])
-def test_gradients_with_every_mask(visible, bias, small_tiles, done_again, rng):
-    layer, inputs = FastMultiHeadAttention(draw(rng, bias=bias)), tokens(rng, MANY, MORE)
+def test_gradients_with_every_mask(visible, bias, done_again, rng):
+    layer, inputs = small(draw(rng, bias=bias)), tokens(rng, MANY, MORE)
     found, expected = both_ways(layer, inputs, visible)
     assert_gradients_close(found, expected)
     assert len(done_again) == 1  # by `both_ways` itself
@@ -509,23 +489,23 @@ def test_gradients_with_every_mask_on_few_tokens(visible, rng):
 
 @pytest.mark.parametrize(("h", "h_kv"), GROUPS.values(), ids=GROUPS)
 @pytest.mark.parametrize("n", [N, MANY])
-def test_gradients_of_shared_key_value_heads(h, h_kv, n, small_tiles, rng):
-    layer, inputs = FastMultiHeadAttention(draw(rng, h, h_kv)), tokens(rng, n)
+def test_gradients_of_shared_key_value_heads(h, h_kv, n, rng):
+    layer, inputs = small(draw(rng, h, h_kv)), tokens(rng, n)
     for visible in (None, rng.random((2, h, n, M)) < 0.6):
         assert_gradients_close(*both_ways(layer, inputs, visible))
 
 
 @pytest.mark.parametrize("batch", [(), (1,), (3,), (3, 2)])
-def test_gradients_with_any_batch_axes(batch, small_tiles, rng):
-    layer, inputs = FastMultiHeadAttention(draw(rng)), tokens(rng, MANY, MORE, batch)
+def test_gradients_with_any_batch_axes(batch, rng):
+    layer, inputs = small(draw(rng)), tokens(rng, MANY, MORE, batch)
     for visible in (None, Padding(rng.integers(1, MORE, size=batch)), rng.random((*batch, 1, MANY, MORE)) < 0.6):
         assert_gradients_close(*both_ways(layer, inputs, visible))
 
 
 @pytest.mark.parametrize("visible", [None, Causal()])
 @pytest.mark.parametrize(("h", "h_kv"), GROUPS.values(), ids=GROUPS)
-def test_gradients_of_self_attention_and_of_a_memory(visible, h, h_kv, small_tiles, rng):
-    layer = FastMultiHeadAttention(draw(rng, h, h_kv, widths=(D_MODEL,) * 3))
+def test_gradients_of_self_attention_and_of_a_memory(visible, h, h_kv, rng):
+    layer = small(draw(rng, h, h_kv, widths=(D_MODEL,) * 3))
     x, memory = rng.normal(size=(2, 2, MANY, D_MODEL))
     for inputs in ((x,), (x, memory), (x, x, memory), (x, memory, x)):
         assert_gradients_close(*both_ways(layer, inputs, visible))
@@ -539,16 +519,13 @@ def test_gradients_of_any_lengths_in_any_tiles(data):
     visible = data.draw(st.sampled_from([None, Causal("top-left"), Causal("bottom-right"), "drawn"]))
     if visible == "drawn":
         visible = rng.random((b, H, n, m)) < data.draw(st.floats(0, 1))
-    layer, inputs = FastMultiHeadAttention(draw(rng)), tokens(rng, n, m, (b,))
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("SIDE", "MASKED_SIDE", "SCORES", "TOKENS", "TINY"):
-            patch.setattr(work, name, data.draw(st.integers(1, 64), label=name))
-        assert_gradients_close_to_values(*both_ways(layer, inputs, visible), rtol=1e-12)
+    layer = FastMultiHeadAttention(draw(rng), block=data.draw(blocks), threads=data.draw(st.integers(1, 2)))
+    assert_gradients_close_to_values(*both_ways(layer, tokens(rng, n, m, (b,)), visible), rtol=1e-12)
 
 
 @pytest.mark.parametrize("visible", masks_for(MANY, MORE).values(), ids=masks_for(MANY, MORE))
-def test_the_output_beside_the_way_back_is_that_of_a_call(visible, small_tiles, rng):
-    layer, inputs = FastMultiHeadAttention(draw(rng)), tokens(rng, MANY, MORE)
+def test_the_output_beside_the_way_back_is_that_of_a_call(visible, rng):
+    layer, inputs = small(draw(rng)), tokens(rng, MANY, MORE)
     assert_close(layer.with_backward(*inputs, visible=visible)[0], layer(*inputs, visible=visible))
 
 
@@ -594,30 +571,18 @@ def test_logarithms_of_large_sums_cost_no_precision(rng):
     assert np.linalg.norm(ours - exact) <= 2 * np.linalg.norm(plain - exact)
 
 
-@pytest.mark.parametrize("exponential", [np.exp2, np.exp])
-def test_gradients_by_either_exponential_without_a_step_in_float64(exponential, small_tiles, monkeypatch, rng):
-    seen = set()
-
-    def watching(x, out=None):
-        seen.update({x.dtype} if isinstance(x, np.ndarray) else ())
-        return exponential(x, out=out)
-
-    monkeypatch.setattr(fast, "fast_exponential", lambda: watching)
-    weights, inputs = draw(rng).T, tokens(rng, MANY, MORE)
-    assert_gradients_close(*both_ways(FastMultiHeadAttention(weights), inputs))
-    assert seen == {np.dtype(float)}
-    seen.clear()
-    single = [x.astype(np.float32) for x in inputs]
-    found, _ = both_ways(FastMultiHeadAttention(converted(weights, np.float32)), single)
-    assert {gradient.dtype for gradient in as_dictionary(found).values()} == seen == {np.dtype(np.float32)}
+@pytest.mark.parametrize("base", [averages.EXP, averages.EXP2])
+def test_gradients_by_either_exponential(base, monkeypatch, rng):
+    monkeypatch.setattr(fast, "fast_base", lambda: base)
+    assert_gradients_close(*both_ways(small(draw(rng).T), tokens(rng, MANY, MORE)))
 
 
 @pytest.mark.parametrize("size", [60.0, 1e4])
 @pytest.mark.parametrize("visible", [None, Causal("bottom-right"), Padding([0, MORE])])
-def test_gradients_for_scores_of_any_size(size, visible, small_tiles, recomputed, done_again, rng):
+def test_gradients_for_scores_of_any_size(size, visible, recomputed, done_again, rng):
     arrays = draw(rng).T.arrays()
     arrays["W_q"] *= size
-    layer, inputs = FastMultiHeadAttention(RowWeights(**arrays)), tokens(rng, MANY, MORE)
+    layer, inputs = small(RowWeights(**arrays)), tokens(rng, MANY, MORE)
     found, expected = both_ways(layer, inputs, visible)
     largest = np.abs(layer.plain.trace(*inputs).scores).max()
     # a score is a sum of terms of this size: it is right to so much, and its exponential to that part of itself
@@ -628,19 +593,18 @@ def test_gradients_for_scores_of_any_size(size, visible, small_tiles, recomputed
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf])
 @pytest.mark.parametrize("length", [3, MORE - 2])
-def test_what_is_hidden_reaches_no_gradient(wrong, length, small_tiles, done_again, rng):
-    layer, (Q, K, V) = FastMultiHeadAttention(draw(rng)), tokens(rng, MANY, MORE)
+def test_what_is_hidden_reaches_no_gradient(wrong, length, done_again, rng):
+    layer, (Q, K, V) = small(draw(rng)), tokens(rng, MANY, MORE)
     visible = Padding([length, MORE])
     _, before = both_ways(layer, (Q, K, V), visible)
     K[0, length:], V[0, length:] = wrong, wrong
     found, _ = both_ways(layer, (Q, K, V), visible)
-    for name, gradient in as_dictionary(before).items():
-        assert_close(as_dictionary(found)[name], gradient)
-    assert len(done_again) == 3
+    assert_gradients_close(found, before)
+    assert len(done_again) == 2  # by `both_ways` itself
 
 
-def test_what_a_blind_query_is_given_and_held_for_reaches_no_gradient(small_tiles, done_again, rng):
-    layer, (Q, K, V) = FastMultiHeadAttention(draw(rng)), tokens(rng, MANY, MORE)
+def test_what_a_blind_query_is_given_and_held_for_reaches_no_gradient(done_again, rng):
+    layer, (Q, K, V) = small(draw(rng)), tokens(rng, MANY, MORE)
     visible = np.ones((MANY, MORE), dtype=bool)
     visible[11] = False
     found, _ = both_ways(layer, (Q, K, V), visible)
@@ -651,8 +615,8 @@ def test_what_a_blind_query_is_given_and_held_for_reaches_no_gradient(small_tile
     assert_close(again.weights.W_q, found.weights.W_q)
 
 
-def test_what_is_seen_reaches_the_gradients(small_tiles, rng):
-    layer, (Q, K, V) = FastMultiHeadAttention(draw(rng)), tokens(rng, MANY, MORE)
+def test_what_is_seen_reaches_the_gradients(rng):
+    layer, (Q, K, V) = small(draw(rng)), tokens(rng, MANY, MORE)
     V[1, 11] = np.nan
     found, expected = both_ways(layer, (Q, K, V), Causal("top-left"))
     for name, gradient in as_dictionary(expected).items():
@@ -676,14 +640,11 @@ def test_gradients_without_tokens(n, m, batch, rng):
         assert np.array_equal(as_dictionary(found)[name], gradient)
 
 
-def test_weights_of_hidden_tiles_are_not_computed_again(small_tiles, rng):
-    layer, sizes = FastMultiHeadAttention(draw(rng, widths=(D_MODEL,) * 3)), []
-    exponential = layer._exponential
-    layer._exponential = lambda x, out=None: sizes.append(np.size(out)) or exponential(x, out=out)
+def test_weights_beyond_what_is_visible_are_not_computed_again(computed, rng):
+    layer = small(draw(rng, widths=(D_MODEL,) * 3))
     output, backward = layer.with_backward(rng.normal(size=(MANY, D_MODEL)), visible=Causal())
-    sizes.clear()
+    computed.clear()
     backward(output)
-    computed = [size for size in sizes if size > 1]  # in place: the weights
     tiles = [5, 5, 5, 5, 3]
     expected = H * sum(p * q for place, p in enumerate(tiles) for q in tiles[: place + 1])
     assert sum(computed) == expected
@@ -700,11 +661,11 @@ def test_no_gradient_has_all_scores_in_memory(rng):
     assert peak < 8 * n * n * 4 / 4
 
 
-def test_the_way_back_changes_nothing_and_can_be_gone_again(small_tiles, rng):
+def test_the_way_back_changes_nothing_and_can_be_gone_again(rng):
     weights, inputs, visible = draw(rng).T, tokens(rng, MANY, MORE), rng.random((MANY, MORE)) < 0.5
     for array in (*inputs, visible, *weights.arrays().values()):
         array.flags.writeable = False
-    output, backward = FastMultiHeadAttention(weights).with_backward(*inputs, visible=visible)
+    output, backward = small(weights).with_backward(*inputs, visible=visible)
     output.flags.writeable = False
     once, twice = as_dictionary(backward(output)), as_dictionary(backward(output))
     for name, gradient in once.items():
@@ -726,101 +687,30 @@ def test_gradients_that_do_not_fit_are_refused_in_the_same_words(change, own_mes
 
 
 @pytest.mark.parametrize(
-    ("extensions", "exponential"),
+    ("extensions", "base"),
     [
-        ({"baseline": ["X86_V2"], "found": ["X86_V3", "X86_V4"]}, np.exp2),
-        ({"baseline": ["SSE3"], "found": ["AVX2", "AVX512_SKX"]}, np.exp2),
-        ({"baseline": ["X86_V4"]}, np.exp2),
-        ({"baseline": ["NEON"], "found": ["ASIMDHP"]}, np.exp),
-        ({"baseline": ["X86_V2"], "found": ["X86_V3"], "not found": ["X86_V4"]}, np.exp),
+        ({"baseline": ["X86_V2"], "found": ["X86_V3", "X86_V4"]}, averages.EXP2),
+        ({"baseline": ["SSE3"], "found": ["AVX2", "AVX512_SKX"]}, averages.EXP2),
+        ({"baseline": ["X86_V4"]}, averages.EXP2),
+        ({"baseline": ["NEON"], "found": ["ASIMDHP"]}, averages.EXP),
+        ({"baseline": ["X86_V2"], "found": ["X86_V3"], "not found": ["X86_V4"]}, averages.EXP),
     ],
 )
-def test_the_exponential_that_the_processor_is_fast_at(extensions, exponential, monkeypatch, rng):
+def test_the_exponential_that_the_processor_is_fast_at(extensions, base, monkeypatch, rng):
     monkeypatch.setattr(np, "show_config", lambda mode: {"SIMD Extensions": extensions})
-    assert fast.fast_exponential() is exponential
+    assert averages.fast_base() is base
     layer, inputs = FastMultiHeadAttention(draw(rng)), tokens(rng)
-    assert layer._exponential is exponential
     assert_close(layer(*inputs), layer.plain(*inputs))
     for scale in (1, 1e4):
         Q, K, V = inputs
         assert_close(layer(scale * Q, K, V), layer.plain(scale * Q, K, V), rtol=1e-12 * scale)
 
 
-def blas_threads():
-    return [library.num_threads for library in threads._blas().lib_controllers]
-
-
-def test_blas_keeps_to_one_thread_inside_and_gets_its_own_back():
-    usual = blas_threads()
-    with threads.ONE_BLAS_THREAD as outer:
-        with threads.ONE_BLAS_THREAD as inner:
-            assert blas_threads() == [1] * len(usual)
-        assert blas_threads() == [1] * len(usual)
-        assert outer == inner == max(usual)
-    assert blas_threads() == usual
-
-
-def test_two_calls_at_once(small_tiles, rng):
-    layer, usual, outputs = FastMultiHeadAttention(draw(rng)), blas_threads(), {}
-    problems = [(tokens(rng, MANY, MORE), visible) for visible in (None, Causal("top-left"), Padding([3, MORE]))]
-
-    def ask(number):
-        inputs, visible = problems[number]
-        outputs[number] = [layer(*inputs, visible=visible) for _ in range(20)]
-
-    callers = [threading.Thread(target=ask, args=(number,)) for number in range(len(problems))]
-    for caller in callers:
-        caller.start()
-    for caller in callers:
-        caller.join()
-    for number, (inputs, visible) in enumerate(problems):
-        for output in outputs[number]:
-            assert_close(output, layer.plain(*inputs, visible=visible))
-    assert blas_threads() == usual
-
-
 @pytest.mark.parametrize("several", [1, 2, 3])
-def test_any_number_of_threads(several, small_tiles, monkeypatch, rng):
-    monkeypatch.setattr(threads.OneBlasThread, "__enter__", lambda self: several)
-    monkeypatch.setattr(threads.OneBlasThread, "__exit__", lambda *_: None)
-    layer, inputs = FastMultiHeadAttention(draw(rng)), tokens(rng, MANY, MORE)
+def test_any_number_of_threads(several, rng):
+    layer, inputs = small(draw(rng), threads=several), tokens(rng, MANY, MORE)
     assert_close(layer(*inputs), layer.plain(*inputs))
     assert_gradients_close(*both_ways(layer, inputs))
-
-
-@pytest.mark.parametrize("several", [1, 2])
-def test_errors_on_a_thread_are_raised(several):
-    with pytest.raises(ZeroDivisionError):
-        threads.spread(lambda part: 1 / part, [1, 0], several)
-
-
-def test_without_threadpoolctl_blas_keeps_its_threads(small_tiles, monkeypatch, rng):
-    monkeypatch.setitem(sys.modules, "threadpoolctl", None)
-    threads._blas.cache_clear()
-    try:
-        with threads.ONE_BLAS_THREAD as several:
-            assert several == 1
-        layer, inputs = FastMultiHeadAttention(draw(rng)), tokens(rng, MANY, MORE)
-        assert_close(layer(*inputs), layer.plain(*inputs))
-        assert_gradients_close(*both_ways(layer, inputs))
-    finally:
-        threads._blas.cache_clear()
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows does not fork")
-def test_a_forked_process_has_threads_of_its_own():
-    code = """
-import os
-from mha_tutorial.threads import spread
-spread(abs, range(9), 2)
-child = os.fork()
-if not child:
-    spread(abs, range(9), 2)
-    os._exit(0)
-print(os.waitpid(child, 0)[1])
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout == "0\n"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,337 @@
+"""BLAS has the threads it had: whoever calls the fast layer, from how many threads, whatever is raised in between.
+
+Each test runs in a process of its own, which is ended when it takes too long.
+"""
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+SECONDS = 60
+NO_FORK = pytest.mark.skipif(sys.platform == "win32", reason="Windows does not fork")
+
+PROLOGUE = """
+import faulthandler, os, signal, sys, threading, time
+faulthandler.dump_traceback_later({seconds}, exit=True)
+import numpy as np
+from threadpoolctl import ThreadpoolController, threadpool_limits
+from mha_tutorial import FastMultiHeadAttention, RowWeights, threads
+from mha_tutorial.work import Block
+
+BLAS = ThreadpoolController().select(user_api="blas")
+def set_blas(number):
+    for library in BLAS.lib_controllers:
+        library.set_num_threads(number)
+        getattr(library, "clear_controlling_thread", lambda: None)()  # other threads may set it too
+
+set_blas(3)  # whatever the machine has
+
+def blas():
+    return {{library.num_threads for library in BLAS.lib_controllers}}
+
+rng = np.random.default_rng(0)
+weights, x = RowWeights.random(rng, 32, h=4), rng.normal(size=(2, 90, 32))
+layer, insisting = (FastMultiHeadAttention(weights, threads=number, block=Block(tiny=0)) for number in (None, 2))
+
+def both_ways(layer=layer):
+    output, backward = layer.with_backward(x)
+    return backward(output)
+
+def run(*works):
+    callers = [threading.Thread(target=work) for work in works]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+"""
+
+
+def in_a_process(code: str) -> None:
+    code = PROLOGUE.format(seconds=SECONDS) + textwrap.dedent(code)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        cwd=Path(__file__).parents[1],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS + 15,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_call_holds_blas_to_one_thread_and_gives_it_back():
+    in_a_process("""
+        seen, attend = [], layer._attend
+        layer._attend = lambda *rest: seen.append(blas()) or attend(*rest)
+        layer(x)
+        both_ways()
+        assert seen and all(threads == {1} for threads in seen), seen
+        assert blas() == {3}
+    """)
+
+
+def test_few_tokens_and_one_thread_leave_blas_alone():
+    in_a_process("""
+        for one in (FastMultiHeadAttention(weights), FastMultiHeadAttention(weights, threads=1)):
+            seen, attend = [], one._attend
+            one._attend = lambda *rest: seen.append(blas()) or attend(*rest)
+            one(x[:, :5] if one._threads is None else x)
+            assert seen and all(threads == {3} for threads in seen), seen
+    """)
+
+
+def test_a_limit_of_one_is_left_alone():
+    in_a_process("""
+        with threadpool_limits(1, user_api="blas"):
+            layer(x)
+            insisting(x)
+            both_ways()
+            assert blas() == {1}
+        assert blas() == {3}
+    """)
+
+
+@pytest.mark.parametrize("chosen", ["layer", "insisting"])
+def test_many_threads_at_once(chosen):
+    in_a_process(f"""
+        expected = layer.plain(x)
+        def work():
+            for _ in range(20):
+                np.testing.assert_allclose({chosen}(x), expected, atol=1e-12)
+                both_ways({chosen})
+        run(*[work] * 5)
+        assert blas() == {{3}}
+    """)
+
+
+def test_the_way_back_on_another_thread():
+    in_a_process("""
+        ways = [layer.with_backward(x), insisting.with_backward(x)]
+        run(*[lambda way=way: way[1](way[0]) for way in ways for _ in range(5)])
+        assert blas() == {3}
+    """)
+
+
+def test_another_threads_limit_stays_while_this_one_calls():
+    """The limit begins and ends at any moment of a call."""
+    in_a_process("""
+        over, wrong = threading.Event(), []
+        def limited():
+            while not over.is_set():
+                for limit in (1, 2):
+                    with threadpool_limits(limit, user_api="blas"):
+                        for _ in range(20):
+                            time.sleep(1e-4)
+                            if blas() != {limit}:
+                                wrong.append((limit, blas()))
+        other = threading.Thread(target=limited, daemon=True)
+        other.start()
+        for _ in range(100):
+            layer(x)
+            both_ways()
+        over.set()
+        other.join()
+        assert not wrong, wrong[:5]
+        assert blas() == {3}
+    """)
+
+
+def test_other_threads_can_limit_blas_after_a_call_and_the_first_may_leave_first():
+    in_a_process("""
+        layer(x)
+        both_ways(insisting)
+        def limited():
+            with threadpool_limits(2, user_api="blas"):
+                seen.append(blas())
+        seen = []
+        run(limited)
+        assert seen == [{2}] and blas() == {3}, seen
+        first, second = threads.OneBlasThread(), threads.OneBlasThread()
+        first.take(insist=True)
+        run(lambda: second.take(insist=True))
+        first.give_back()
+        run(second.give_back)
+        assert blas() == {3}
+    """)
+
+
+def test_a_thread_that_waits_in_a_pool_is_no_reason_to_be_slow():
+    in_a_process("""
+        from concurrent.futures import ThreadPoolExecutor
+        pool = ThreadPoolExecutor(2)
+        pool.submit(time.sleep, 0).result()
+        timer = threading.Timer(30, print)
+        timer.daemon = True
+        timer.start()
+        while threads.blas_threads() == 1:  # until they wait
+            time.sleep(1e-3)
+        assert threads.blas_threads() == 3
+        held = threading.Event()
+        working = pool.submit(lambda: held.wait())
+        time.sleep(0.1)
+        assert threads.blas_threads() == 1
+        held.set()
+    """)
+
+
+def test_what_another_thread_sets_meanwhile_stays():
+    in_a_process("""
+        hold = threads.OneBlasThread()
+        assert hold.take(insist=True) == 3
+        set_blas(2)
+        hold.give_back()
+        assert blas() == {2}
+    """)
+
+
+def test_the_last_of_several_gives_back():
+    in_a_process("""
+        first, second = threads.OneBlasThread(), threads.OneBlasThread()
+        assert first.take(insist=True) == second.take(insist=True) == 3
+        first.give_back()
+        first.give_back()
+        assert blas() == {1}
+        second.give_back()
+        assert blas() == {3}
+    """)
+
+
+def test_an_error_gives_back():
+    in_a_process("""
+        def fail(*_):
+            raise ZeroDivisionError
+        for one in (layer, insisting):
+            one._attend = fail
+            for call in (one, one.with_backward):
+                try:
+                    call(x)
+                except ZeroDivisionError:
+                    assert blas() == {3}
+                else:
+                    raise AssertionError
+    """)
+
+
+@NO_FORK
+def test_an_interrupt_at_any_moment_gives_back():
+    in_a_process("""
+        caught = 0
+        for turn in range(300):
+            signal.signal(signal.SIGALRM, signal.default_int_handler)
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 1e-4 + 3e-5 * turn)
+                insisting(x)
+                both_ways(insisting)
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except KeyboardInterrupt:
+                caught += 1
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            assert blas() == {3}, turn
+        assert caught > 30, caught
+        np.testing.assert_allclose(layer(x), layer.plain(x), atol=1e-12)
+    """)
+
+
+def test_an_interrupt_inside_giving_back_is_made_up_for():
+    in_a_process("""
+        give_back, tries = threads.OneBlasThread.give_back, []
+        def interrupted(self):
+            tries.append(self)
+            if len(tries) == 1:
+                raise KeyboardInterrupt
+            give_back(self)
+        threads.OneBlasThread.give_back = interrupted
+        try:
+            insisting(x)
+        except KeyboardInterrupt:
+            pass
+        assert len(tries) == 2 and blas() == {3}
+    """)
+
+
+def test_what_an_interrupted_call_left_behind_is_made_up_for_by_the_next():
+    in_a_process("""
+        lost = threads.OneBlasThread()
+        lost.take(insist=True)
+        threads.OneBlasThread._holders.discard(lost)  # as if giving back had stopped here
+        assert blas() == {1}
+        insisting(x)
+        assert blas() == {3}
+    """)
+
+
+@NO_FORK
+def test_a_forked_process_has_threads_of_its_own():
+    in_a_process("""
+        layer(x)
+        for one in (layer, insisting):
+            child = os.fork()
+            if not child:
+                both_ways(one)
+                os._exit(0 if blas() == {3} else 1)
+            assert os.waitpid(child, 0)[1] == 0
+    """)
+
+
+@NO_FORK
+def test_a_process_forked_during_a_call_has_the_threads_that_were():
+    in_a_process("""
+        hold = threads.OneBlasThread()
+        hold.take(insist=True)
+        child = os.fork()
+        if not child:
+            right = blas() == {3}
+            hold.give_back()
+            layer(x)
+            os._exit(0 if right and blas() == {3} else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert blas() == {1}
+        hold.give_back()
+        assert blas() == {3}
+    """)
+
+
+def test_an_error_on_any_thread_is_raised_and_ends_the_work():
+    in_a_process("""
+        for several in (1, 2, 3):
+            begun = []
+            def work(part):
+                begun.append(part)
+                if part == 3:
+                    raise ZeroDivisionError
+                time.sleep(1e-3)
+            try:
+                threads.parallel_map(lambda: work, range(1000), several)
+            except ZeroDivisionError:
+                assert len(begun) < 900
+            else:
+                raise AssertionError
+    """)
+
+
+def test_every_part_is_done_once_even_where_no_thread_can_be_started():
+    in_a_process("""
+        for several in (1, 2, 5):
+            done = []
+            threads.parallel_map(lambda: done.append, range(500), several)
+            assert sorted(done) == list(range(500))
+        threads._pool(2).shutdown()
+        done = []
+        threads.parallel_map(lambda: done.append, range(50), 2)
+        assert done == list(range(50))
+    """)
+
+
+def test_without_threadpoolctl_blas_keeps_its_threads():
+    in_a_process("""
+        sys.modules["threadpoolctl"] = None
+        threads._blas_libraries.cache_clear()
+        assert threads.blas_threads() == threads.OneBlasThread().take(insist=True) == 1
+        np.testing.assert_allclose(layer(x), layer.plain(x), atol=1e-12)
+        np.testing.assert_allclose(insisting(x), layer.plain(x), atol=1e-12)
+        both_ways()
+        assert blas() == {3}
+    """)
