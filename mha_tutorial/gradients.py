@@ -70,7 +70,9 @@ def backward(
 
     A mask needs no mention: a hidden score is minus infinity in the trace and gets no gradient. A query
     that sees nothing has gradient zero, and so has a key that no query sees, whatever either holds. What
-    is not finite reaches the gradients of those who see it, and of the weights, and no others.
+    is not finite reaches the gradients of those who see it (a query, and the keys and values that this
+    query sees), and of the weights, and no others. So does a derivative by an output that is not finite.
+    All is computed in 32 bits or more, and rounded to the type of the weights at the end.
 
     Parameters
     ----------
@@ -78,9 +80,11 @@ def backward(
         The derivative of the loss by each number of the output.
     trace
         What ``multi_head(Q, K, V, weights, score, visible)`` returned. That its shapes fit is checked;
-        that it was computed from these inputs, weights and this scale is not.
+        that it was computed from these inputs, weights and this scale is not. The trace of a layer with
+        extra keys does not fit, and that of one with `prepare` must not be given: what that function
+        does has a derivative of its own.
     scale
-        The factor between inner product and score: ``1/sqrt(d_k)`` if left out, as in
+        The factor between inner product and score, any finite number: ``1/sqrt(d_k)`` if left out, as in
         `scaled_dot_product`; 1 for `dot_product`. Other scores have other derivatives.
 
     Returns

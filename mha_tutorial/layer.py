@@ -19,7 +19,9 @@ class MultiHeadAttention:
 
     It computes what `reference.row.multi_head` computes, the way frameworks do it: the matrices of
     all heads side by side in one, so that a projection is one product, and the heads split off and
-    merged again by moving an axis.
+    merged again by moving an axis. Masked positions may hold anything, NaN and infinity included; what is
+    not finite and seen gives NaN, as in `reference.row.attention`. With 16-bit weights scores, softmax and
+    sums have 32 bits.
 
     Parameters
     ----------

@@ -24,7 +24,10 @@ class Trace(NamedTuple):
     ``output``     ``(d_model, n)``        ``(n, d_model)``
     =============  ======================  ======================
 
-    ``scores`` hold minus infinity where a query may not see a key. ``attention`` is the softmax of
+    ``scores`` hold minus infinity where a query may not see a key, and only there. They and ``attention``
+    have 32 bits or more, also where the other steps have 16. ``queries`` and ``keys`` are what the scores
+    are computed from, after a ``prepare`` function; a layer's extra keys and values stand behind the ``m``
+    of the tokens. ``attention`` is the softmax of
     the scores: what most texts call the attention weights.
 
     Examples

@@ -301,10 +301,14 @@ BLAMED = {
 
 
 def alibi(dtype):
-    """M03: what is half a step of 16 bits wide at 150 must not be rounded away. The last query of 300 tokens."""
+    """M03: steps of a half beyond 2000, where 16 bits count in ones and twos. The last query of 300 tokens."""
     i = np.arange(300)
     return exact(
-        dtype, [[0.0]], np.zeros((300, 1)), np.stack([i % 2, i % 3], 1), bias=(0.5 * i)[None].astype(np.float32)
+        dtype,
+        [[0.0]],
+        np.zeros((300, 1)),
+        np.stack([i % 2, i % 3], 1),
+        bias=(2000 + 0.5 * i)[None].astype(np.float32),
     )
 
 
@@ -321,7 +325,7 @@ SIXTEEN_BITS = {
     "many small weights": lambda dtype: exact(
         dtype, np.zeros((1, 2)), np.zeros((4096, 2)), np.ones((4096, 2)) * [1, 3]
     ),
-    "many tokens": lambda dtype: exact(dtype, np.ones((4099, 1)), [[1], [2]], [[1, 2], [3, 5]]),
+    "many tokens": lambda dtype: exact(dtype, 4 * np.ones((1039, 1)), [[1], [2]], [[1, 2], [3, 5]]),
     "a bias of 32 bits": alibi,
     "a bias of a row beyond 65,504": lambda dtype: exact(
         dtype, [[0.0]], [[1], [2]], [[1, 2], [4, 8]], bias=np.array([[1e5, 1e5 + 1]], np.float32)
@@ -453,7 +457,7 @@ def test_every_score_of_what_is_not_finite_is_nan(convention, dtype, value):
     ref, lay = convention.ref, convention.lay
     Q, K = np.ones((2, N), dtype), np.ones((2, M), dtype)
     Q[0, 1] = K[1, 2] = value
-    U = lay(np.eye(2, dtype=dtype))
+    U = lay(np.array([[1, 2], [3, 5]], dtype))  # without zeros, which would make NaN of infinity
     for score in (
         ref.dot_product,
         ref.scaled_dot_product,
@@ -488,6 +492,17 @@ def test_a_score_too_large_for_its_type_hides_nothing(convention, which, dtype):
     score = ref.dot_product if which == "biased" else score
     averages = lay(ref.attention(*lay(Q, K, V), score, lay(np.array([[True, False], [True, True]]))))
     assert averages[0, 1] == 7.0
+
+
+def test_loops_score_what_is_not_finite_or_too_large_as_nan():
+    """In the type of the query, or 32 bits."""
+    for dtype, large in ((np.float64, 1e200), (np.float32, 1e30), (np.float16, np.inf)):
+        query, key = np.array([large, 1.0], dtype), np.array([-large, 1.0], dtype)
+        assert np.isnan(loops.scaled_dot_product(query, key))
+        assert np.isnan(loops.scaled_dot_product(query, query))
+        assert np.isfinite(loops.scaled_dot_product(query[1:], key[1:]))
+    sixteen = np.full(2, 6e4, np.float16)
+    assert loops.scaled_dot_product(sixteen, sixteen) == pytest.approx(2 * float(sixteen[0]) ** 2 / 2**0.5)
 
 
 @in_both_conventions
@@ -539,10 +554,9 @@ def test_sums_over_heads_have_more_than_sixteen_bits(convention, output):
     ones = np.ones((3, 1, 1), np.float16)
     weights = RowWeights(ones, ones, ones, ones, b_o=np.ones(1, np.float16))
     weights = weights.T if convention.ref is column else weights
-    heads = np.array([2048, 1, -2048], np.float16)[:, None, None]
-    write = getattr(convention.ref, output)
-    assert write(weights, heads).tolist() == [[2.0]]
-    assert write(weights, np.full((3, 1, 1), 6e4, np.float16)).tolist() == [[np.inf]]
+    heads = convention.lay(np.array([[2048, 6e4], [1, 6e4], [-2048, 6e4]], np.float16)[:, None])
+    written = convention.lay(getattr(convention.ref, output)(weights, heads))
+    assert written.tolist() == [[2.0, np.inf]]
 
 
 AMBIGUOUS = [

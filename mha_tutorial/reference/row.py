@@ -49,7 +49,8 @@ def softmax(
 def dot_product(Q: Float[Array, "*h n d_k"], K: Float[Array, "*h m d_k"]) -> Float[Array, "*h n m"]:
     """Score a key for a query by their inner product.
 
-    Computes :eq:`eq-dot-product-row`.
+    Computes :eq:`eq-dot-product-row`, in 32 bits or more. The score is NaN where the query or the key is
+    not finite, and where its type cannot hold it, never infinite: minus infinity means hidden.
 
     Raises
     ------
@@ -217,6 +218,12 @@ def attention(
     Computes :eq:`eq-attention-row`, for each query the :eq:`eq-convex-combination-row` of the values.
     It has no parameters: all it does is decided by what comes in.
 
+    Scores, softmax and sums are computed in 32 bits or more, and the averages have the type of the
+    values. Masked positions may hold NaN, infinity or any finite number: they have no influence, and a
+    query that sees no key gets zeros. A query that is not finite gets NaN if it sees a key; a key that
+    is not, or whose score its type cannot hold, gives NaN to every query that sees it; a value gives NaN
+    in the numbers where it is not finite. No other result is touched.
+
     Raises
     ------
     TypeError, ValueError
@@ -274,7 +281,8 @@ def multi_head(
     Computes :eq:`eq-multi-head-row`: projections :eq:`eq-projections-row`, heads :eq:`eq-head-row`,
     and their sum. The `Trace` holds every step. Give one X three times for self-attention, which is
     :eq:`eq-whole-layer-row` when the score is the default. A mask array has an axis for the heads before
-    its last two, or none.
+    its last two, or none; one that could also be read as a mask for each sequence is refused. What is
+    not finite, and what is masked, is treated as in `attention`.
 
     Parameters
     ----------
