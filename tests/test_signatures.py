@@ -119,12 +119,12 @@ def test_the_trace_holds_what_prepare_returned(convention, weights, tokens):
 def test_prepare_may_meet_anything_at_a_hidden_token(weights, tokens):
     x, memory = tokens
 
-    def centred(queries, keys, positions):
-        return tuple(x - x.mean(axis=-1, keepdims=True) for x in (queries, keys))
+    def of_one_size(queries, keys, positions):
+        return tuple(x / np.sqrt(np.square(x).mean(axis=-1, keepdims=True)) for x in (queries, keys))
 
-    layer, visible = MultiHeadAttention(weights, prepare=centred), Padding([M - 1, M - 1])
+    layer, visible = MultiHeadAttention(weights, prepare=of_one_size), Padding([M - 1, M - 1])
     before = layer(x, memory, visible=visible)
-    memory[:, -1] = np.inf
+    memory[:, -1] = 1e200
     assert np.array_equal(layer(x, memory, visible=visible), before)
 
 
