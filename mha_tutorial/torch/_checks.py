@@ -166,34 +166,32 @@ def check_positions(name: str, positions, batch: tuple[int, ...], length: int) -
 
 def check_tokens(layer, queries: Tensor, keys: Tensor, values: Tensor) -> None:
     """Refuse tokens that the layer's projections cannot read, or that do not fit each other."""
-    where, weight = "MultiHeadAttention", layer.W_q.weight
-    typed = weight.is_meta or not torch.is_autocast_enabled(weight.device.type)
-    checked: list[tuple[Tensor, int]] = []
-    for name, x, projection in (
-        ("queries", queries, layer.W_q),
-        ("keys", keys, layer.W_k),
-        ("values", values, layer.W_v),
-    ):
-        width = projection.in_features
-        if any(x is other and width == read for other, read in checked):  # self-attention checks its tokens once
-            continue
-        checked.append((x, width))
-        if not isinstance(x, Tensor) or not x.is_floating_point():
-            raise TypeError(f"{where}: {name} must be a floating tensor, got {_kind(x)}")
-        if x.ndim < 2 or x.shape[-1] != width:
-            raise ValueError(f"{where}: {name} must be (..., tokens, {width}), got {_shape(x)}")
-        if x.shape[:-2] != queries.shape[:-2]:
+    W_q, W_k, W_v = layer.W_q, layer.W_k, layer.W_v
+    _check_tokens("queries", queries, W_q, queries)
+    if keys is not queries or W_k.in_features != W_q.in_features:  # self-attention checks its tokens once
+        _check_tokens("keys", keys, W_k, queries)
+    if values is not keys or W_v.in_features != W_k.in_features:
+        _check_tokens("values", values, W_v, queries)
+        if keys.shape[-2] != values.shape[-2]:
             raise ValueError(
-                f"{where}: queries and {name} must have the same leading axes, "
-                f"got shapes {_shape(queries)} and {_shape(x)}"
+                "MultiHeadAttention: keys and values must hold the same number m of tokens, "
+                f"got shapes {_shape(keys)} and {_shape(values)}"
             )
-        if typed:
-            check_type(where, name, x, "the layer", weight)
-    if keys is not values and keys.shape[-2] != values.shape[-2]:
+
+
+def _check_tokens(name: str, x: Tensor, projection, queries: Tensor) -> None:
+    where, weight = "MultiHeadAttention", projection.weight
+    if not isinstance(x, Tensor) or not x.is_floating_point():
+        raise TypeError(f"{where}: {name} must be a floating tensor, got {_kind(x)}")
+    if x.ndim < 2 or x.shape[-1] != projection.in_features:
+        raise ValueError(f"{where}: {name} must be (..., tokens, {projection.in_features}), got {_shape(x)}")
+    if x is not queries and x.shape[:-2] != queries.shape[:-2]:
         raise ValueError(
-            f"{where}: keys and values must hold the same number m of tokens, "
-            f"got shapes {_shape(keys)} and {_shape(values)}"
+            f"{where}: queries and {name} must have the same leading axes, "
+            f"got shapes {_shape(queries)} and {_shape(x)}"
         )
+    if x.dtype != weight.dtype and (weight.is_meta or not torch.is_autocast_enabled(weight.device.type)):
+        check_type(where, name, x, "the layer", weight)
 
 
 def _shape(x: Tensor) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ from ..masks import reach, rows
 from .guard import Kernel, is_differentiated, is_eager, is_tame, is_transformed, run_kernel, sums
 from .naive import naive
 from .online import online
-from .selection import hidden_pairs, without_unseen
+from .selection import all_finite, hidden_pairs, without_unseen
 
 LARGE = 2.0**13  # scores from which on gradients are left to `online`
 
@@ -130,7 +130,9 @@ def _fused(q: Tensor, k: Tensor, v: Tensor, *, visible, bias, scale: float, drop
         if not differentiated or (is_tame(v) and _scores_are_small(q, k, bias, scale)):
             heads = _call(q, k, v, dropout, **options)
             hides = visible is not None or bias is not None
-            if is_tame(q, k, heads) if hides else is_tame(q, k):
+            # a backend may make zeros of a query or a key that is not finite; and where something is hidden, NaN of
+            # a query that does not see it
+            if is_tame(q, k, heads) if hides else all_finite(q, k):
                 return heads
     elif not is_transformed():
         return _unseen(q, k, v, dropout, **options)
@@ -190,6 +192,9 @@ def _unseen(q: Tensor, k: Tensor, v: Tensor, dropout: float, *, visible, bias, s
 
 
 def _call(q: Tensor, k: Tensor, v: Tensor, dropout: float, *, visible, bias, scale: float) -> Tensor:
+    if visible is None and bias is None and scale > 0 and k.shape == v.shape:  # nothing to prepare
+        shared = bool(k.shape[1] != q.shape[1])
+        return scaled_dot_product_attention(q, k, v, dropout_p=dropout, scale=scale, enable_gqa=shared)
     dtype = q.dtype
     if bias is not None and not _is_taken(bias, q):
         q, k, v = (x.to(sums(q, bias)) for x in (q, k, v))

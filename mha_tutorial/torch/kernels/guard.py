@@ -151,13 +151,13 @@ def is_tame(*tensors: Tensor) -> bool:
     [True, False, False]
     """
     for x in tensors:
-        wide = sums(x)
-        if not torch.linalg.vector_norm(x.detach(), dtype=wide).item() < _LIMITS[wide]:
+        wide = None if x.dtype.itemsize > 2 else torch.float32
+        if not torch.linalg.vector_norm(x, dtype=wide).item() < (_LIMIT if x.dtype.itemsize < 8 else _LIMIT_64):
             return False
     return True
 
 
-_LIMITS = {dtype: math.sqrt(torch.finfo(dtype).max) for dtype in (torch.float32, torch.float64)}
+_LIMIT, _LIMIT_64 = (math.sqrt(torch.finfo(dtype).max) for dtype in (torch.float32, torch.float64))
 
 
 def is_differentiated(*tensors: Tensor | None) -> bool:

@@ -143,10 +143,11 @@ def weighed(attention: Tensor, v: Tensor, hidden: Tensor | None) -> Tensor:
 
 def all_finite(*tensors: Tensor) -> bool:
     """Whether all numbers are finite, and their sum too."""
-    total = 0.0
     for x in tensors:
-        total += x.detach().sum(dtype=sums(x)).item()
-    return total - total == 0
+        total = x.sum(dtype=None if x.dtype.itemsize > 2 else torch.float32).item()
+        if total - total != 0:  # infinity less infinity, or NaN
+            return False
+    return True
 
 
 def grouped_matmul(x: Float[Tensor, "b h n p"], y: Float[Tensor, "b h_kv p r"]) -> Float[Tensor, "b h n r"]:
