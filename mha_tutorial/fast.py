@@ -210,7 +210,7 @@ class FastMultiHeadAttention:
         if bias is not None:
             convention.check_bias(bias)
             *batch, n, _ = queries.shape
-            convention.check_broadcast("bias", bias, (*batch, self.plain.weights.h, n, keys.shape[-2]))
+            convention.check_addend(bias, (*batch, self.plain.weights.h, n, keys.shape[-2]))
             if np.promote_types(bias.dtype, queries.dtype) != queries.dtype:
                 return False
         return queries.dtype in (np.float32, np.float64) and queries.size > 0 and keys.size > 0
