@@ -127,12 +127,13 @@ class _Tile(NamedTuple):
 
     def cut(self, scores: Tensor | None) -> Tensor | None:
         """Cut the tile out of what broadcasts to the scores."""
-        return None if scores is None else scores[self.cut_of(scores)]
-
-    def cut_of(self, scores: Tensor) -> tuple:
-        """The index of the tile in what broadcasts to the scores."""
-        parts = zip((self.queries, self.keys), scores.shape[-2:], strict=True)
-        return ..., *(part if size > 1 else slice(None) for part, size in parts)
+        if scores is None:
+            return None
+        along_queries, along_keys = (
+            part if size > 1 else slice(None)
+            for part, size in zip((self.queries, self.keys), scores.shape[-2:], strict=True)
+        )
+        return scores[..., along_queries, along_keys]
 
 
 class _Online(torch.autograd.Function):
@@ -197,59 +198,68 @@ def _without_zero(total: Tensor, tiles: list[_Tile]) -> Tensor:
 
 def _backward(problem: _Problem, heads, largest, total, d_heads, d_total, for_bias: bool):
     """The gradients of the scaled queries, the keys, the values and the bias."""
-    q, k, v = problem[:3]
+    q, k, v, bias = problem[:4]
     h_kv = k.shape[1]
-    if d_heads is None:
-        d_heads = torch.zeros_like(heads)
-    tame = is_eager(d_heads) and is_tame(d_heads, heads, v)
-    tame = tame and problem.bad_queries is None and problem.bad_keys is None
+    d_heads = torch.zeros_like(heads) if d_heads is None else d_heads
+    tame = is_eager(d_heads) and problem.bad_queries is None and problem.bad_keys is None
+    tame = tame and is_tame(d_heads, heads, v)
     dq: list[Tensor] = []
     dk: dict[int, Tensor] = {}
     dv: dict[int, Tensor] = {}
     d_bias: dict[tuple[int, int], Tensor] = {}
     for queries, tiles in problem.tiles():
-        here, added = tokens_of(d_heads, queries), 0 if d_total is None else tokens_of(d_total, queries)
-        d_asking = torch.zeros_like(tokens_of(q, queries))
-        if len(tiles) > 1:
-            peak, sum_ = finite(tokens_of(largest, queries)), _without_zero(tokens_of(total, queries), tiles)
-            # One weight of one and the others lost beside it: no score has a derivative, not even a rounded one
-            active = here.masked_fill(sum_ == 1, 0)
-            mean = (active * tokens_of(heads, queries)).sum(dim=-1, keepdim=True)
-        for tile in tiles:
-            hidden = tile.hidden()
-            scores = tile.scores(hidden)
-            if len(tiles) == 1:  # the row is whole
-                peak, active = finite(scores.detach().amax(dim=-1, keepdim=True)), here
-                exponentials = (scores - peak).exp()
-                sum_ = _without_zero(exponentials.sum(dim=-1, keepdim=True), tiles)
-                attention = exponentials / sum_
-            else:
-                attention = (scores - peak).exp() / sum_
-            d_attention = grouped_matmul(active, tokens_of(v, tile.keys).mT)
-            if not tame and hidden is not None:
-                attention, d_attention = attention.masked_fill(hidden, 0), d_attention.masked_fill(hidden, 0)
-            weighted = attention * d_attention
-            if len(tiles) == 1:
-                mean = weighted.sum(dim=-1, keepdim=True)
-            d_scores = weighted - attention * (mean - added * sum_)
-            if not tame and hidden is not None:
-                d_scores = d_scores.masked_fill(hidden, 0)
-            asking, keys = tokens_of(q, queries), tokens_of(k, tile.keys)
-            _add(dv, tile.keys.start, spread_back(attention, here, None if tame else hidden, h_kv))
-            _add(dk, tile.keys.start, spread_back(d_scores, asking, None, h_kv))
-            d_asking = d_asking + grouped_matmul(d_scores, keys)
-            if for_bias and problem.bias is not None:
-                *_, along_queries, along_keys = problem.bias.shape
-                place = queries.start if along_queries > 1 else 0, tile.keys.start if along_keys > 1 else 0
-                like = problem.bias[tile.cut_of(problem.bias)]
-                _add(d_bias, place, d_scores.sum_to_size(like[(None,) * (4 - like.ndim)].shape))
+        asking, here, *saved = (tokens_of(x, queries) for x in (q, d_heads, heads, largest, total))
+        added = None if d_total is None else tokens_of(d_total, queries)
+        d_asking = torch.zeros_like(asking)
+        for tile, attention, d_scores in _through_softmax(tiles, v, saved, here, added, tame):
+            start = tile.keys.start
+            _add(dv, start, spread_back(attention, here, None if tame else tile.hidden(), h_kv))
+            _add(dk, start, spread_back(d_scores, asking, None, h_kv))
+            d_asking = d_asking + grouped_matmul(d_scores, tokens_of(k, tile.keys))
+            if for_bias and bias is not None:
+                place = queries.start if bias.shape[-2] > 1 else 0, start if bias.shape[-1] > 1 else 0
+                _add(d_bias, place, d_scores.sum_to_size(_with_four_axes(tile.cut(bias)).shape))
         dq.append(d_asking)
     return (
         torch.cat(dq, dim=2) if dq else torch.zeros_like(q),
         _whole(dk, k, problem.block),
         _whole(dv, v, problem.block),
-        _whole_bias(d_bias, problem.bias, problem.block) if for_bias and problem.bias is not None else None,
+        _whole_bias(d_bias, bias, problem.block) if for_bias and bias is not None else None,
     )
+
+
+def _through_softmax(
+    tiles: list[_Tile], v: Tensor, saved: list[Tensor], d_heads: Tensor, d_total: Tensor | None, tame: bool
+) -> Iterator[tuple[_Tile, Tensor, Tensor]]:
+    """For each tile of a block of queries: its weights, and the gradient of its scores.
+
+    It is the weight times the difference between the weight's own gradient and the weighted mean of those of the
+    row. Where one tile is the whole row, the mean is computed from it. Where there are several, it is the inner
+    product of the result and its gradient; and a row with one weight of one, beside which all others are lost, gets
+    a gradient of zero rather than what the two ways of rounding leave.
+    """
+    heads, largest, total = saved
+    whole = len(tiles) == 1
+    if not whole:
+        peak, total = finite(largest), _without_zero(total, tiles)
+        d_heads = d_heads.masked_fill(total == 1, 0)
+        mean = (d_heads * heads).sum(dim=-1, keepdim=True)
+    for tile in tiles:
+        hidden = tile.hidden()
+        scores = tile.scores(hidden)
+        peak = finite(scores.detach().amax(dim=-1, keepdim=True)) if whole else peak
+        exponentials = (scores - peak).exp()
+        total = _without_zero(exponentials.sum(dim=-1, keepdim=True), tiles) if whole else total
+        attention = exponentials / total
+        d_attention = grouped_matmul(d_heads, tokens_of(v, tile.keys).mT)
+        if not tame and hidden is not None:
+            attention, d_attention = attention.masked_fill(hidden, 0), d_attention.masked_fill(hidden, 0)
+        weighted = attention * d_attention
+        mean = weighted.sum(dim=-1, keepdim=True) if whole else mean
+        d_scores = weighted - attention * (mean if d_total is None else mean - d_total * total)
+        if not tame and hidden is not None:
+            d_scores = d_scores.masked_fill(hidden, 0)
+        yield tile, attention, d_scores
 
 
 def _add(parts: dict, place, part: Tensor) -> None:
@@ -265,7 +275,7 @@ def _whole(parts: dict[int, Tensor], like: Tensor, block: int) -> Tensor:
 
 def _whole_bias(parts: dict[tuple[int, int], Tensor], bias: Tensor, block: int) -> Tensor:
     """Put the tiles of the gradient of a bias together."""
-    four = bias[(None,) * (4 - bias.ndim)]
+    four = _with_four_axes(bias)
     n, m = four.shape[2:]
     lines = []
     for i in range(0, n, block):
@@ -276,6 +286,10 @@ def _whole_bias(parts: dict[tuple[int, int], Tensor], bias: Tensor, block: int) 
         lines.append(torch.cat([x.to(bias.dtype) for x in line], dim=3) if line else torch.zeros_like(four))
     whole = torch.cat(lines, dim=2) if lines else torch.zeros_like(four)
     return whole.view(bias.shape)
+
+
+def _with_four_axes(scores: Tensor) -> Tensor:
+    return scores[(None,) * (4 - scores.ndim)]
 
 
 def finite(largest: Tensor) -> Tensor:
