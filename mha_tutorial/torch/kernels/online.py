@@ -1,7 +1,7 @@
 """Attention one tile at a time: softmax in one pass over the keys, and memory linear in the number of tokens."""
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Bool, Float
@@ -11,6 +11,8 @@ from ...masks import Mask
 from ..masks import reach
 from .guard import is_eager, is_tame, is_transformed, no_autocast, run_kernel, sums
 from .selection import all_finite, clean, grouped_matmul, hidden_pairs, scores_of, spread_back, tokens_of, weigh
+
+AddendT = TypeVar("AddendT", Tensor, None)  # a mask or a bias, if there is one
 
 
 def online(
@@ -125,7 +127,7 @@ class _Tile(NamedTuple):
         q, k = tokens_of(problem.q, queries), tokens_of(problem.k, keys)
         return scores_of(q, k, hidden, self.cut(problem.bias), (bad_queries, bad_keys))
 
-    def cut(self, scores: Tensor | None) -> Tensor | None:
+    def cut(self, scores: AddendT) -> AddendT:
         """Cut the tile out of what broadcasts to the scores."""
         if scores is None:
             return None
