@@ -1,7 +1,7 @@
 """Attention one tile at a time: softmax in one pass over the keys, and memory linear in the number of tokens."""
 
 from collections.abc import Iterator
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -11,8 +11,6 @@ from ...masks import Mask
 from ..masks import reach
 from .guard import is_eager, is_tame, is_transformed, no_autocast, run_kernel, sums
 from .selection import all_finite, clean, grouped_matmul, hidden_pairs, scores_of, spread_back, tokens_of, weigh
-
-AddendT = TypeVar("AddendT", Tensor, None)  # a mask or a bias, if there is one
 
 
 def online(
@@ -114,10 +112,14 @@ class _Tile(NamedTuple):
 
     def hidden(self) -> Bool[Tensor, "#b #h #i #j"] | None:
         """Which pairs of the tile are hidden."""
-        q, k, rule = self.problem.q, self.problem.k, self.problem.rule
-        visible = self.cut(self.problem.mask) if rule is None else rule
+        q, k, mask = self.problem.q, self.problem.k, self.problem.mask
+        visible = self.problem.rule if mask is None else self.cut(mask)
         size = q.shape[0], q.shape[2], k.shape[2], q.device
-        return hidden_pairs(visible, self.cut(self.problem.bias), *size, self.queries, self.keys)
+        return hidden_pairs(visible, self.bias(), *size, self.queries, self.keys)
+
+    def bias(self) -> Float[Tensor, "#b #h #i #j"] | None:
+        """What is added to the scores of the tile."""
+        return None if self.problem.bias is None else self.cut(self.problem.bias)
 
     def scores(self, hidden: Tensor | None) -> Float[Tensor, "b h i j"]:
         """Compute the scores of the tile, minus infinity where hidden."""
@@ -125,12 +127,10 @@ class _Tile(NamedTuple):
         bad_queries = None if problem.bad_queries is None else tokens_of(problem.bad_queries, queries)
         bad_keys = None if problem.bad_keys is None else tokens_of(problem.bad_keys, keys)
         q, k = tokens_of(problem.q, queries), tokens_of(problem.k, keys)
-        return scores_of(q, k, hidden, self.cut(problem.bias), (bad_queries, bad_keys))
+        return scores_of(q, k, hidden, self.bias(), (bad_queries, bad_keys))
 
-    def cut(self, scores: AddendT) -> AddendT:
+    def cut(self, scores: Tensor) -> Tensor:
         """Cut the tile out of what broadcasts to the scores."""
-        if scores is None:
-            return None
         along_queries, along_keys = (
             part if size > 1 else slice(None)
             for part, size in zip((self.queries, self.keys), scores.shape[-2:], strict=True)
