@@ -192,9 +192,10 @@ def _unseen(q: Tensor, k: Tensor, v: Tensor, dropout: float, *, visible, bias, s
 
 
 def _call(q: Tensor, k: Tensor, v: Tensor, dropout: float, *, visible, bias, scale: float) -> Tensor:
-    if visible is None and bias is None and scale > 0 and k.shape == v.shape:  # nothing to prepare
-        shared = bool(k.shape[1] != q.shape[1])
-        return scaled_dot_product_attention(q, k, v, dropout_p=dropout, scale=scale, enable_gqa=shared)
+    square = isinstance(visible, Causal) and q.shape[2] == k.shape[2]
+    if bias is None and (visible is None or square) and scale > 0 and k.shape == v.shape:  # nothing to prepare
+        options: dict = {"dropout_p": dropout, "is_causal": square, "scale": scale}
+        return scaled_dot_product_attention(q, k, v, **options, enable_gqa=bool(k.shape[1] != q.shape[1]))
     dtype = q.dtype
     if bias is not None and not _is_taken(bias, q):
         q, k, v = (x.to(sums(q, bias)) for x in (q, k, v))
