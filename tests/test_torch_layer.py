@@ -583,6 +583,11 @@ def test_any_function_of_the_signature_is_a_kernel():
     assert_equal(layer(x), layer.W_o(layer.W_v(x[:, :1])).expand(2, 5, 12))
 
 
+def test_extra_keys_are_no_kernel():
+    with pytest.raises(TypeError, match="ExtraKeys are no kernel but part of the layer: pass them as extra_keys="):
+        small(ExtraKeys(torch.zeros(2, 1, 5), torch.zeros(2, 1, 7)))
+
+
 def test_extra_keys_are_the_layers():
     learned = nn.Parameter(torch.ones(2, 1, 5).double()), nn.Parameter(torch.ones(2, 1, 7).double())
     layer = small(extra_keys=[learned, (torch.zeros(2, 3, 5).double(), torch.zeros(2, 3, 7).double())])

@@ -119,6 +119,8 @@ class MultiHeadAttention(nn.Module):
 
     def __setattr__(self, name: str, value) -> None:
         if name == "kernel":
+            if isinstance(value, ExtraKeys):
+                raise TypeError("ExtraKeys are no kernel but part of the layer: pass them as extra_keys=")
             _checks.check_function("kernel", value, "such as fused, of the signature of KERNELS", KERNELS)
         super().__setattr__(name, value)
 
