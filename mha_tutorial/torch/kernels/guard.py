@@ -50,7 +50,7 @@ def guarded(kernel: Kernel) -> Kernel:
     compiled, exported and traced code, where nobody can look and lengths may change, `naive` computes.
 
     A kernel that is not one of this package gets inputs in which what is not finite is zero, and the queries that
-    see it get NaN afterwards.
+    see it get NaN afterwards; so do gradients, of which such a kernel may make more of them NaN than it must.
 
     Examples
     --------
@@ -119,7 +119,7 @@ def _selected(kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, *, visible=None, 
         seen = kernel(*alike, marks, visible=visible, bias=hiding) > 0
         sees_spoiled, sees_anything = seen[..., :-1], seen[..., -1:]
         spoiled = sees_spoiled | (sees_anything & ~q.isfinite().all(dim=-1, keepdim=True))
-    return output.masked_fill(spoiled, torch.nan)
+    return output * torch.ones_like(output).masked_fill(spoiled, torch.nan)  # so that gradients are NaN too
 
 
 def is_eager(x: Tensor, any_device: bool = False) -> bool:

@@ -7,7 +7,7 @@ from torch.nn.functional import dropout as drop
 
 from ...masks import Mask
 from .guard import is_eager, no_autocast, run_kernel, sums
-from .selection import clean, hidden_pairs, scores_of, weigh
+from .selection import clean, hidden_pairs, scores_of, settle, weigh
 
 
 def naive(
@@ -69,7 +69,7 @@ def _naive(q: Tensor, k: Tensor, v: Tensor, *, visible, bias, scale: float, drop
     with no_autocast(q):
         scores, hidden = masked_scores(q, k, visible, bias, scale)
         attention = softmax(scores, hidden)
-        heads = weigh(drop(attention, dropout), v.to(scores.dtype), hidden).to(q.dtype)
+        heads = weigh(drop(attention, dropout), settle(v.to(scores.dtype)), hidden).to(q.dtype)
     return (heads, log_sums_of(scores, hidden)) if log_sums else heads
 
 

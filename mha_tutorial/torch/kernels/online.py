@@ -10,7 +10,7 @@ from torch import Tensor
 from ...masks import Mask
 from ..masks import reach
 from .guard import is_eager, is_tame, is_transformed, no_autocast, run_kernel, sums
-from .selection import all_finite, clean, grouped_matmul, hidden_pairs, scores_of, spread_back, tokens_of, weigh
+from .selection import all_finite, clean, grouped_matmul, hidden_pairs, scores_of, settle, spread_back, tokens_of, weigh
 
 
 def online(
@@ -71,13 +71,17 @@ def online(
 def _online(q: Tensor, k: Tensor, v: Tensor, *, visible, bias, scale: float, log_sums: bool, block: int):
     wide, dtype = sums(q, bias), q.dtype
     (q, bad_queries), (k, bad_keys) = (clean(x.to(wide)) for x in (q, k))
+    v = settle(v.to(wide))
     rule, mask = (visible, None) if isinstance(visible, Mask) else (None, visible)
     # under a transform of torch.func autograd goes through the steps themselves, any number of times
     compute = _forward if is_transformed() else _Online.apply
     with no_autocast(q):
-        heads, largest, total = compute(q * scale, k, v.to(wide), bias, mask, bad_queries, bad_keys, rule, block)
+        heads, largest, total = compute(q * scale, k, v, bias, mask, bad_queries, bad_keys, rule, block)
     heads = heads.to(dtype)
-    return (heads, (largest + total.log()).squeeze(-1)) if log_sums else heads
+    if not log_sums:
+        return heads
+    total = total.masked_fill(largest.isneginf(), 1)  # whose logarithm has a derivative
+    return heads, (largest + total.log()).squeeze(-1)
 
 
 class _Problem(NamedTuple):

@@ -24,11 +24,46 @@ class Clean(NamedTuple):
 
 
 def clean(x: Float[Tensor, "b h n d"]) -> Clean:
-    """Replace every token that is not finite by zeros, and remember which."""
+    """Replace every token that is not finite by zeros, and remember which.
+
+    Its gradient is that of the zeros: NaN if the token takes part in a score, and zero if it does not.
+    """
     if is_eager(x) and all_finite(x):
         return Clean(x, None)
     spoiled = ~x.isfinite().all(dim=-1, keepdim=True)
-    return Clean(x.masked_fill(spoiled, 0), spoiled)
+    return Clean(_replace(x, spoiled, 0.0), spoiled)
+
+
+def settle(v: Float[Tensor, "b h m d"]) -> Float[Tensor, "b h m d"]:
+    """Make NaN of an infinite value, since an average of infinities is infinite by luck."""
+    return v if is_eager(v) and all_finite(v) else _replace(v, v.isinf(), torch.nan)
+
+
+def _replace(x: Tensor, places: Bool[Tensor, "#b #h #n #d"], number: float) -> Tensor:
+    """Put a number in some places, which hands on the gradient that it gets."""
+    return (_TransformedReplace if is_transformed() else _Replace).apply(x, places, number)
+
+
+class _Replace(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x, places, number):
+        return x.masked_fill(places, number)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient, None, None
+
+
+class _TransformedReplace(_Replace):  # which ``torch.compile`` would not take
+    @staticmethod
+    def jvp(ctx, tangent, *_):
+        return tangent.view_as(tangent)
 
 
 def hidden_pairs(
