@@ -10,10 +10,11 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.nn.attention.flex_attention import flex_attention
 
-from mha_tutorial import Causal, ColumnWeights, RowWeights, masks
-from mha_tutorial.torch import ExtraKeys, MultiHeadAttention, flex, fused, naive, online
+from mha_tutorial import Causal, ColumnWeights, Padding, RowWeights, masks
+from mha_tutorial.torch import ExtraKeys, MultiHeadAttention, flex, fused, guarded, naive, online
 from mha_tutorial.torch.masks import from_torch
 from tests.helpers import sines
 from tests.test_cases import CAUSAL_RESULT, passing_on
@@ -379,3 +380,234 @@ def test_torch_types_that_do_not_belong_together_are_refused(kernel, three_token
     output = layer(x, bias=bias)
     assert output.dtype == x.dtype
     torch.testing.assert_close(output, layer(x, visible=Causal()))
+
+
+# --- attacks on this package, and what others reported of theirs: see the note of each ----------------------------
+
+SELECTING = {"naive": naive, "fused": fused, "online": partial(online, block=2), "guarded": guarded(fused)}
+with_kernels_that_differentiate = pytest.mark.parametrize("kernel", SELECTING.values(), ids=SELECTING)
+
+
+def row_of(*numbers, dtype=torch.float32, **options):
+    """Tokens of one feature, one after the other, as one head has them."""
+    return torch.tensor(numbers, dtype=dtype, **options).view(1, 1, -1, 1)
+
+
+@with_kernels_that_differentiate
+def test_torch_query_that_is_not_finite(kernel):
+    """M01: a NaN query got zeros, since the backend's softmax lost it (pytorch issue 141128)."""
+    q, k, v = torch.tensor([[[[torch.nan, 1.0], [1.0, 1.0]]]]), torch.ones(1, 1, 3, 2), torch.ones(1, 1, 3, 2)
+    assert kernel(q[:, :, :1], k, v).isnan().all()
+    both = kernel(q, k, v)
+    assert both[0, 0, 0].isnan().all()
+    torch.testing.assert_close(both[0, 0, 1], torch.ones(2))
+    layer = MultiHeadAttention(4, 2, kernel=kernel)
+    assert layer(torch.full((1, 1, 4), torch.nan), torch.ones(1, 3, 4)).isnan().all()
+
+
+@pytest.mark.parametrize("scale", [-0.5, 0.0, -7.0])
+@with_kernels_that_differentiate
+def test_torch_scale_that_is_not_positive(kernel, scale):
+    """M02: minus infinity times a negative number is plus infinity, and times zero NaN (cudnn-frontend PR 804)."""
+    q, k, v = tensors(*(sines(1, 1, 3, 2, a=a) for a in (1.3, 0.9, 2.1)))
+    weights = torch.softmax((q @ k.mT * scale).masked_fill(torch.ones(3, 3).triu(1).bool(), -torch.inf), dim=-1)
+    leaves = [x.requires_grad_() for x in (q, k, v)]
+    output = kernel(*leaves, visible=Causal(), scale=scale)
+    torch.testing.assert_close(output, weights @ v, rtol=1e-12, atol=1e-12)
+    assert all(x.isfinite().all() for x in torch.autograd.grad(output.sum(), leaves))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@with_kernels_that_differentiate
+def test_torch_bias_keeps_its_precision(kernel, dtype):
+    """M03: rounded to the queries' 16 bits, a bias that grows by a half a step is no such bias (ALiBi).
+
+    flash-attention PR 846. The even and the odd steps of a geometric row: 1 / (1 + exp(-1/2)) = 0.6225.
+    """
+    n, i = 40, torch.arange(40)
+    q, k, v = torch.zeros(1, 1, n, 1, dtype=dtype), torch.zeros(1, 1, n, 1, dtype=dtype), (i % 2).view(1, 1, n, 1)
+    output = kernel(q, k, v.to(dtype), visible=Causal(), bias=(0.5 * i + 128).expand(n, n))
+    torch.testing.assert_close(output[0, 0, -1, 0], torch.tensor(0.62245933, dtype=dtype), rtol=2e-3, atol=0)
+    lowest = torch.tensor([[-1e9, -1e9]])  # in float16 that is minus infinity, which hides
+    assert kernel(q[:, :, :1], k[:, :, :2], v[:, :, :2].to(dtype), bias=lowest).item() == 0.5
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@with_kernels_that_differentiate
+def test_torch_scores_are_kept_in_32_bits(kernel, dtype):
+    """M04: scores of 64 and 64.25 are one number in bfloat16; those above 65,504 none in float16.
+
+    transformers PR 33317 and issue 35151. 1 / (1 + exp(-1/4)) = 0.5622.
+    """
+    q, k = torch.full((1, 1, 1, 64), 8.0, dtype=dtype), torch.full((1, 1, 2, 64), 8.0, dtype=dtype)
+    k[..., 1, 0] = 8.25
+    output = kernel(q, k, row_of(0, 1, dtype=dtype))
+    torch.testing.assert_close(output.item(), 0.56217650, rtol=4e-3, atol=0)
+    layer = MultiHeadAttention(64, 1, kernel=kernel, dtype=dtype)
+    eye = torch.eye(64, dtype=dtype)
+    layer.load_state_dict(
+        {name: eye * 100 if "W_q.w" in name else eye if "w" in name else eye[0] * 0 for name in layer.state_dict()}
+    )
+    trace = layer.trace(q[0], k[0], k[0])
+    torch.testing.assert_close(trace.scores[0, 0, 0], torch.tensor([51200.0, 51225.0]))
+    trace = layer.trace(q[0], 2 * k[0], k[0])
+    torch.testing.assert_close(trace.scores[0, 0, 0], torch.tensor([102400.0, 102450.0]))
+    torch.testing.assert_close(trace.attention.flatten(), torch.tensor([1.9287498e-22, 1.0]))  # exp(-50)
+    assert trace.output.isfinite().all()
+
+
+@pytest.mark.parametrize("wrap", [lambda kernel: kernel, guarded], ids=["plain", "guarded"])
+@with_kernels_that_differentiate
+def test_torch_scale_of_a_kernel_is_that_of_its_trace(kernel, wrap):
+    """M05: the trace showed the weights of 1/sqrt(d_k), attention @ values was not heads (gemma_pytorch #71)."""
+    for scale in (0.75, 0.0, -0.5):
+        for options in ({"kernel": wrap(partial(kernel, scale=scale))}, {"kernel": wrap(kernel), "scale": scale}):
+            torch.manual_seed(0)
+            layer = MultiHeadAttention(12, 4, dtype=torch.float64, **options)
+            trace = layer.trace(tensors(sines(1, 3, 12)), visible=Causal())
+            torch.testing.assert_close(trace.attention @ trace.values, trace.heads, rtol=1e-12, atol=1e-12)
+            expected = (trace.queries @ trace.keys.mT * scale).masked_fill(
+                torch.ones(3, 3).triu(1).bool(), -torch.inf
+            )
+            torch.testing.assert_close(trace.scores, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("kernel", ["naive", "online", "guarded", "fused"])
+def test_torch_second_derivatives(kernel):
+    """M06: a term of the second derivative was dropped without a word (learn2learn issue 429)."""
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(1, 1, 3, 2, dtype=torch.double, requires_grad=True) for _ in range(3))
+    loss = SELECTING[kernel](q, k, v).sum()
+    (gradient,) = torch.autograd.grad(loss, v, create_graph=True)
+    if kernel == "fused":
+        with pytest.raises(
+            NotImplementedError, match="fused: there is no second derivative; choose naive or online"
+        ):
+            (loss + gradient.square().sum()).backward()
+        return
+    (loss + gradient.square().sum()).backward()
+    np.testing.assert_array_equal(q.grad.flatten()[:3].numpy().round(4), [-0.1107, -0.1117, -0.0542])
+
+
+@pytest.mark.parametrize("number", [-1e9, torch.finfo(torch.float32).min, -1e7, 1e8])
+@with_kernels_that_differentiate
+def test_torch_row_of_one_large_number(kernel, number):
+    """M07: the logarithm of the sum of m equal weights is lost beside the score, and dv is m times too large.
+
+    flash-attention issue 1012 and pytorch issue 110213. Four equal weights are a quarter each.
+    """
+    q, k, v = torch.ones(1, 1, 1, 1), torch.zeros(1, 1, 4, 1), row_of(1, 2, 4, 8, requires_grad=True)
+    for options in ({"bias": torch.full((1, 4), number)}, {"scale": 1.0}):
+        if "scale" in options:
+            q, k = q * abs(number) ** 0.5, (k + 1) * abs(number) ** 0.5
+            if not torch.isfinite(q @ k.mT).all():
+                continue
+        output = kernel(q, k, v, **options)
+        (dv,) = torch.autograd.grad(output.sum(), v)
+        assert output.item() == 3.75
+        assert dv.flatten().tolist() == [0.25] * 4
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+@pytest.mark.parametrize("kernel", SELECTING)
+def test_torch_online_is_transformed(kernel):
+    """M08: `vmap(grad)`, `jacrev` and batched gradients raised an error (pytorch PR 188764)."""
+    kernel = SELECTING[kernel]
+    q, (k, v) = tensors(sines(5, 2, 3, 4)), tensors(sines(1, 2, 3, 4, a=0.9), sines(1, 2, 3, 4, a=2.1))
+    found = torch.vmap(torch.func.grad(lambda one: kernel(one[None], k, v).sum()))(q)
+    leaf = q.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(naive(leaf, k.expand(5, -1, -1, -1), v.expand(5, -1, -1, -1)).sum(), leaf)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    by_rows = torch.func.jacrev(lambda one: kernel(one, k, v))(q[:1])
+    torch.testing.assert_close(by_rows, torch.func.jacfwd(lambda one: kernel(one, k, v))(q[:1]))
+    leaf = q[:1].clone().requires_grad_()
+    output = kernel(leaf, k, v)
+    each = torch.eye(output.numel(), dtype=torch.float64).view(-1, *output.shape)
+    (batched,) = torch.autograd.grad(output, leaf, each, is_grads_batched=True)
+    torch.testing.assert_close(batched.view(by_rows.shape), by_rows, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.filterwarnings(
+    "ignore:.*script_method.*:DeprecationWarning", "ignore:.*instantiated:DeprecationWarning"
+)
+@pytest.mark.parametrize("kernel", [fused, online])
+def test_torch_compiled_for_a_second_length(kernel):
+    """M09: with a length that is a symbol, `is_causal` was none of Python's booleans (transformers PR 36374)."""
+    layer = MultiHeadAttention(12, 4, kernel=kernel, dtype=torch.float64)
+    compiled = torch.compile(layer, fullgraph=True, backend="eager")
+    for n in (5, 7, 11):
+        for visible in (Causal(), Padding([n, 3])) if kernel is fused else (Causal(),):
+            x = tensors(sines(2, n, 12))
+            torch.testing.assert_close(compiled(x, visible=visible), layer(x, visible=visible))
+
+
+@with_kernels_that_differentiate
+def test_torch_hidden_key_whose_score_overflows(kernel):
+    """M10: the hidden key is finite, but its score is not, and infinity minus infinity is NaN."""
+    q, visible = torch.full((1, 1, 1, 2), 2.0), torch.tensor([[True, False]])
+    k, v = torch.tensor([[[[0.1, 0.2], [3e38, 3e38]]]]), torch.tensor([[[[1.0, 2.0], [3e38, 0.0]]]])
+    for given in (visible, Padding([1]), ~Padding([1], side="left")):
+        leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+        output = kernel(*leaves, visible=given)
+        assert output.flatten().tolist() == [1.0, 2.0]
+        dq, dk, dv = torch.autograd.grad(output.sum(), leaves)
+        assert dv.flatten().tolist() == [1.0, 1.0, 0.0, 0.0]
+        assert not dq.any()
+        assert not dk.any()
+
+
+@with_kernels_that_differentiate
+def test_torch_extra_keys_are_part_of_the_layer(kernel):
+    """M11: as a module around a kernel they were not registered, and the trace did not have their weights."""
+    for wrapped in (kernel, guarded(kernel), partial(kernel, scale=0.1)):
+        learned = ExtraKeys(nn.Parameter(torch.ones(2, 1, 2)), nn.Parameter(torch.ones(2, 1, 2)))
+        layer = MultiHeadAttention(4, 2, kernel=wrapped, extra_keys=learned)
+        assert "extra_keys.0.keys" in dict(layer.named_parameters())
+        assert layer.double().extra_keys[0].keys.dtype == torch.float64
+        trace = layer.trace(tensors(sines(1, 3, 4)), visible=Causal())
+        assert trace.attention.shape == (1, 2, 3, 4)
+        torch.testing.assert_close(trace.attention @ trace.values, trace.heads)
+        trace.output.sum().backward()
+        assert learned.values.grad.all()
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace.*:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:Converting a tensor to a Python:torch.jit.TracerWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.as_tensor|.*torch.from_numpy|.*torch.tensor:torch.jit.TracerWarning")
+@pytest.mark.parametrize("visible", [None, Causal()], ids=str)
+@pytest.mark.parametrize("kernel", SELECTING)
+def test_torch_traced_by_jit(kernel, visible):
+    """M12: "enable_gqa must be bool, not Tensor"."""
+
+    def attend(q, k, v):
+        return SELECTING[kernel](q, k, v, visible=visible)
+
+    q, k, v = (tensors(sines(1, h, 5, 4, a=a)) for h, a in ((4, 1.3), (2, 0.9), (2, 2.1)))
+    if kernel == "online":
+        with pytest.raises(NotImplementedError, match=r"online: a traced graph.*choose naive or fused"):
+            torch.jit.trace(attend, (q, k, v), check_trace=False)
+        return
+    traced = torch.jit.trace(attend, (q, k, v), check_trace=False)
+    for n in (5, 7):
+        other = [x[:, :, :1].expand(-1, -1, n, -1) * torch.arange(1, n + 1).view(-1, 1) for x in (q, k, v)]
+        torch.testing.assert_close(traced(*other), naive(*other, visible=visible))
+
+
+@pytest.mark.filterwarnings("ignore:.*script_method.*:DeprecationWarning")
+def test_torch_compiled_padding_is_checked():
+    """M12: lengths beyond the keys, or not as many as sequences, went through a compiled layer unseen."""
+    layer, x = MultiHeadAttention(12, 4), torch.ones(2, 7, 12)
+    compiled = torch.compile(layer, fullgraph=True, backend="eager")
+    with pytest.raises(Exception, match="lengths must not exceed the"):
+        compiled(x, visible=Padding([9, 3]))
+    with pytest.raises(Exception, match=r"lengths of shape \(1,\) do not fit the batch"):
+        compiled(x, visible=Padding([5]))
+
+
+def test_torch_kernel_is_not_a_name():
+    """M12: a string for a kernel was taken, and failed when the layer was called."""
+    layer = MultiHeadAttention(12, 4)
+    with pytest.raises(
+        TypeError, match=r"kernel must be a function.*got 'fused'; the kernel of this name is KERNELS"
+    ):
+        layer.kernel = "fused"

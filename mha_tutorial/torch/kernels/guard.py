@@ -109,7 +109,10 @@ def unwrap(kernel: Kernel) -> tuple[Kernel | None, dict]:
 
 def _selected(kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, *, visible=None, bias=None, **options) -> Tensor:
     """Compute without what is not finite, and give NaN to the queries that see it."""
-    output = kernel(*(x.where(x.isfinite(), 0) for x in (q, k, v)), visible=visible, bias=bias, **options)
+    from .selection import replace  # it stands on this module
+
+    clean = (replace(x, ~x.isfinite(), 0.0) for x in (q, k, v))
+    output = kernel(*clean, visible=visible, bias=bias, **options)
     with torch.no_grad():
         # who sees what is found by the kernel itself: an average of zeros and ones is above zero if a one is seen
         spoiled = ~v.isfinite() | ~k.isfinite().all(dim=-1, keepdim=True)

@@ -10,7 +10,17 @@ from torch import Tensor
 from ...masks import Mask
 from ..masks import reach
 from .guard import is_eager, is_tame, is_transformed, no_autocast, run_kernel, sums
-from .selection import all_finite, clean, grouped_matmul, hidden_pairs, scores_of, settle, spread_back, tokens_of, weigh
+from .selection import (
+    all_finite,
+    clean,
+    grouped_matmul,
+    hidden_pairs,
+    scores_of,
+    settle,
+    spread_back,
+    tokens_of,
+    weigh,
+)
 
 
 def online(

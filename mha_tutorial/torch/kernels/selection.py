@@ -31,15 +31,15 @@ def clean(x: Float[Tensor, "b h n d"]) -> Clean:
     if is_eager(x) and all_finite(x):
         return Clean(x, None)
     spoiled = ~x.isfinite().all(dim=-1, keepdim=True)
-    return Clean(_replace(x, spoiled, 0.0), spoiled)
+    return Clean(replace(x, spoiled, 0.0), spoiled)
 
 
 def settle(v: Float[Tensor, "b h m d"]) -> Float[Tensor, "b h m d"]:
     """Make NaN of an infinite value, since an average of infinities is infinite by luck."""
-    return v if is_eager(v) and all_finite(v) else _replace(v, v.isinf(), torch.nan)
+    return v if is_eager(v) and all_finite(v) else replace(v, v.isinf(), torch.nan)
 
 
-def _replace(x: Tensor, places: Bool[Tensor, "#b #h #n #d"], number: float) -> Tensor:
+def replace(x: Tensor, places: Bool[Tensor, "#b #h #n #d"], number: float) -> Tensor:
     """Put a number in some places, which hands on the gradient that it gets."""
     return (_TransformedReplace if is_transformed() else _Replace).apply(x, places, number)
 
