@@ -211,9 +211,7 @@ def _call(q: Tensor, k: Tensor, v: Tensor, dropout: float, *, visible, bias, sca
         enable_gqa=bool(k.shape[1] != q.shape[1]),
     )[..., : v.shape[-1]].to(dtype)
     if bias is not None and not (call.q.shape[2] and call.k.shape[2]):
-        heads = heads + bias.flatten()[:0].sum().to(
-            dtype
-        )  # zero: the backend leaves the bias out, with its gradient
+        heads = heads + bias.flatten()[:0].sum().to(dtype)  # zero; the backend leaves out the bias and its gradient
     return pad(heads, (0, 0, call.blind, 0)) if call.blind else heads
 
 
