@@ -468,11 +468,13 @@ def test_without_a_look_the_hidden_stays_hidden(kernel, mask, like_a_gpu):
         case = hidden_from_all(number)(mask)
         expected = expected_of(case, torch.float64)
         assert_right(computed(KERNELS[kernel], case, torch.float64), expected, torch.finfo(torch.float64).eps)
+    kinds = ["scale zero", "a negative scale"]
     if kernel != "fused":
-        for kind in ("all three", "a bias that hides NaN", "a gradient of NaN"):
-            case = KINDS[kind](mask)
-            expected = expected_of(case, torch.float64)
-            assert_right(computed(KERNELS[kernel], case, torch.float64), expected, torch.finfo(torch.float64).eps)
+        kinds += ["all three", "a bias that hides NaN", "a gradient of NaN"]
+    for kind in kinds:
+        case = KINDS[kind](mask)
+        expected = expected_of(case, torch.float64)
+        assert_right(computed(KERNELS[kernel], case, torch.float64), expected, torch.finfo(torch.float64).eps)
 
 
 @on_a_gpu
