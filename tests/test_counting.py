@@ -246,7 +246,7 @@ def test_pairs_that_cannot_be_counted_are_refused(call, error, message):
 @pytest.mark.parametrize(
     "visible",
     [Causal("top-left"), Window(2, "bottom-right") & Causal("bottom-right"), Prefix(3), ~Padding(2), EveryOther()],
-    ids=repr,
+    ids=["causal", "window", "prefix", "not padding", "own"],
 )
 def test_multiply_adds_left_by_a_mask(visible):
     """What is not quadratic stays; scores and averages shrink with the pairs, in every head."""
