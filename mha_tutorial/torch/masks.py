@@ -210,7 +210,7 @@ def _lengths(mask: Padding | Prefix | Documents, b: int, m: int, device: torch.d
         shape = mask.lengths.shape
         if len(shape) > own_axes and tuple(shape[: len(shape) - own_axes]) != (b,):
             raise ValueError(f"{type(mask).__name__}: lengths of shape {tuple(shape)} do not fit the batch ({b},)")
-        lengths = torch.from_numpy(mask.lengths)
+        lengths = torch.from_numpy(mask.lengths.copy())  # torch warns of an array that cannot be written
         longest = lengths.sum(dim=-1) if own_axes else lengths
         torch._assert_async((longest <= m).all(), f"{type(mask).__name__}: lengths must not exceed the keys")
     else:

@@ -194,7 +194,8 @@ def _unseen(q: Tensor, k: Tensor, v: Tensor, dropout: float, *, visible, bias, s
 def _call(q: Tensor, k: Tensor, v: Tensor, dropout: float, *, visible, bias, scale: float) -> Tensor:
     square = isinstance(visible, Causal) and q.shape[2] == k.shape[2]
     if bias is None and (visible is None or square) and scale > 0 and k.shape == v.shape:  # nothing to prepare
-        options: dict = {"dropout_p": dropout, "is_causal": square, "scale": scale}
+        causal = visible is not None  # and not `square`, a symbol in a compiled graph
+        options: dict = {"dropout_p": dropout, "is_causal": causal, "scale": scale}
         return scaled_dot_product_attention(q, k, v, **options, enable_gqa=bool(k.shape[1] != q.shape[1]))
     dtype = q.dtype
     if bias is not None and not _is_taken(bias, q):

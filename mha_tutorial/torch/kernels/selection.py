@@ -162,10 +162,8 @@ def spread_back(
     )
 
 
-def weighed(attention: Tensor, v: Tensor, hidden: Tensor | None) -> Tensor:
+def weighed(attention: Tensor, v: Tensor, hidden: Tensor) -> Tensor:
     """Compute what `weigh` does, to be differentiated by nobody."""
-    if hidden is None:
-        return grouped_matmul(attention, v)
     if is_eager(v):
         heads = grouped_matmul(attention, v)
         if all_finite(heads):
