@@ -120,9 +120,9 @@ def unshifted(weights: RowWeights, x: np.ndarray, causal: bool) -> Callable[[], 
     whole, room = [KeyTile(slice(0, n), slice(0, n), seen)], averages.Room(x.dtype)
 
     def head(q, k, v, out):
-        if not averages.is_bounded(q, k, v, math.log(2)):
-            raise FloatingPointError("these scores need their largest taken off")
         q, k, v, out = q[None, None, None], k[None, None], v[None, None], out[None, None, None]
+        if not averages.are_bounded(averages.longest(q, k, v), math.log(2)).all():
+            raise FloatingPointError("these scores need their largest taken off")
         averages.unshifted_attention(q, k, v, whole, np.exp2, room, out)
 
     return over_heads(weights, x, head)

@@ -1,7 +1,7 @@
 """Attention of a tile of queries: with the scores as they are, where a test says beforehand that this is right."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -70,40 +70,70 @@ class Room:
         return np.multiply(array, factor, out=self(name, *array.shape))
 
 
+@np.errstate(all="ignore")
+def longest(*arrays: Array) -> list[Array]:
+    """The length of the longest vector, for each key-value head.
+
+    Parameters
+    ----------
+    arrays
+        Vectors ``(g, ..., d)``.
+
+    Examples
+    --------
+    >>> longest(np.array([[[3.0, 4.0], [1.0, 1.0]], [[0.0, 2.0], [0.0, 0.0]]]))
+    [array([5., 2.])]
+    """
+    return [np.sqrt(np.vecdot(x, x).max(axis=tuple(range(1, x.ndim - 1)))) for x in arrays]
+
+
 @np.errstate(all="ignore")  # what is not finite is not within the bounds
-def is_bounded(q: Array, k: Array, v: Array, scale: float) -> bool:
+def are_bounded(longest_of_each: Sequence[Array], scale: float) -> Array:
     """Whether softmax may do without taking the largest score off, judged by the lengths of the vectors alone.
 
     No score is larger than the scale times the length of the longest query times that of the longest key. Where
     that is below a limit no exponential overflows or vanishes, nor does its product with a value.
 
+    Parameters
+    ----------
+    longest_of_each
+        Of the queries, the keys and the values, in every key-value head.
+
     Examples
     --------
-    >>> q, k, v = np.ones((3, 2, 5, 4))
-    >>> is_bounded(q, k, v, 0.5), is_bounded(100 * q, k, v, 0.5), is_bounded(q, k, 1e30 * v, 0.5)
-    (True, False, False)
+    >>> queries, keys, values = np.array([[3.0, 300.0, 3.0], [4.0, 4.0, 4.0], [1.0, 1.0, 1e30]])
+    >>> are_bounded([queries, keys, values], scale=0.5)
+    array([ True, False, False])
     """
-    longest_q, longest_k, longest_v = (math.sqrt(np.vecdot(x, x).max()) for x in (q, k, v))  # no array of squares
-    return abs(scale) * longest_q * longest_k <= LIMIT and VALUES[0] <= longest_v <= VALUES[1]
+    longest_q, longest_k, longest_v = longest_of_each
+    return (abs(scale) * longest_q * longest_k <= LIMIT) & (VALUES[0] <= longest_v) & (longest_v <= VALUES[1])
 
 
 @np.errstate(all="ignore")
-def is_exact(q: Array, k: Array) -> bool:
+def are_exact(q: Array, k: Array) -> Array:
     """Whether inner products of single precision come out without rounding, as those of small integers do.
 
-    A few are tried. Exact scores deserve exact exponents, and a scale folded into the queries would round them.
+    A few of the first sequence are tried for each key-value head. Exact scores deserve exact exponents, and a
+    scale folded into the queries would round them.
+
+    Parameters
+    ----------
+    q, k
+        ``(g, b, r, n, d_k)`` and ``(g, b, m, d_k)``.
 
     Examples
     --------
     >>> rng = np.random.default_rng(0)
-    >>> integers, others = rng.integers(-9, 9, (2, 5, 8)).astype(np.float32), rng.normal(size=(2, 5, 8))
-    >>> is_exact(*integers), is_exact(*others.astype(np.float32))
-    (True, False)
+    >>> q, k = rng.integers(-9, 9, (2, 3, 1, 5, 8)).astype(np.float32)
+    >>> q[1] *= np.pi
+    >>> are_exact(q[:, :, None], k)
+    array([ True, False,  True])
     """
     if q.dtype != np.float32:
-        return False
-    some_q, some_k = (x[(0,) * (x.ndim - 2)][:: x.shape[-2] // 4 + 1] for x in (q, k))
-    return np.array_equal(some_q @ some_k.T, some_q.astype(float) @ some_k.T.astype(float))
+        return np.zeros(len(q), dtype=bool)
+    some_q, some_k = (x[:, 0, :: x.shape[-2] // 3 + 1] for x in (q[:, :, 0], k))
+    exact = some_q.astype(float) @ some_k.mT.astype(float)
+    return (some_q @ some_k.mT == exact).all(axis=(1, 2))
 
 
 def unshifted_attention(

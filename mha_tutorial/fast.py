@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 from einops import rearrange
@@ -10,7 +11,7 @@ from numpy import ndarray as Array
 
 from . import gradients
 from ._checks import ROWS as convention
-from .averages import Room, fast_base, is_bounded, is_exact, unshifted_attention
+from .averages import Room, are_bounded, are_exact, fast_base, longest, unshifted_attention
 from .fast_backward import Residuals, layer_vjp
 from .gradients import Gradients
 from .layer import MultiHeadAttention
@@ -22,6 +23,15 @@ from .weights import ColumnWeights, RowWeights
 from .work import BLOCK, Block, Job, Plan, Sizes, make_plan
 
 Positions = Int[Array, "*#b n"] | tuple[Int[Array, "*#b n"], Int[Array, "*#b m"]]
+
+
+class Projected(NamedTuple):
+    """What some key-value heads read of some sequences, and how long the longest vectors are."""
+
+    q: Array  # (g, b, r, n, d_k)
+    k: Array  # (g, b, m, d_k)
+    v: Array  # (g, b, m, d_v)
+    longest: list[Array]  # of each of the three, (g,)
 
 
 class FastMultiHeadAttention:
@@ -234,7 +244,7 @@ class FastMultiHeadAttention:
             convention.positions(positions, *inputs[:2])
             return None
         everything, batch = slice(0, None), inputs[0].shape[:-2]
-        q, k, v = self._project((everything, everything), inputs, None, None)
+        q, k, v, _ = self._project((everything, everything), inputs, None, None)
         Q = rearrange(q, "g b r n d -> b (g r) n d").reshape(*batch, weights.h, *q.shape[-2:])
         K = rearrange(k, "g b m d -> b g m d").reshape(*batch, weights.h_kv, *k.shape[-2:])
         prepared = convention.prepared(self.plain.prepare, positions, inputs[:2], (Q, K))
@@ -257,14 +267,12 @@ class FastMultiHeadAttention:
         return joined, rearrange(joined, "(b n) (g r d) -> g b r n d", **sizes)
 
     @np.errstate(over="ignore", invalid="ignore")  # masked positions may hold anything
-    def _project(
-        self, job: Job, inputs: tuple[Array, Array, Array], room: Room | None, prepared
-    ) -> tuple[Array, Array, Array]:
-        """Make the queries (g, b, r, n, d_k), keys (g, b, m, d_k) and values (g, b, m, d_v) of a job."""
+    def _project(self, job: Job, inputs: tuple[Array, Array, Array], room: Room | None, prepared) -> Projected:
+        """Map the tokens of a job to queries, keys and values."""
         groups, entries = job
         if prepared is not None:
             q, k, v = (x[groups, entries] for x in prepared)
-            return q, k, v
+            return Projected(q, k, v, longest(q, k, v))
         weights, made = self.plain.weights, []
         one = self._packed is not None and inputs[0] is inputs[1] is inputs[2]
         parts = [self._packed] if self._packed is not None and one else self._parts
@@ -277,34 +285,36 @@ class FastMultiHeadAttention:
             if b is not None:
                 out += b[groups].reshape(-1)
             made.append(np.moveaxis(out.reshape(*x.shape[:-1], -1, W.shape[-1]), 2, 0))
+        r, d_k = weights.group, weights.d_k
+        lengths = []
         if one:
-            first, second = weights.group * weights.d_k, (weights.group + 1) * weights.d_k
-            made = [made[0][..., :first], made[0][..., first:second], made[0][..., second:]]
+            if d_k == weights.d_v:  # all vectors as they lie in memory, one after the other
+                squares = np.vecdot(*[out.reshape(len(out), -1, r + 2, d_k)] * 2).max(axis=0)
+                lengths = [np.sqrt(x) for x in (squares[:, :r].max(axis=1), squares[:, r], squares[:, r + 1])]
+            made = [made[0][..., : r * d_k], made[0][..., r * d_k : (r + 1) * d_k], made[0][..., (r + 1) * d_k :]]
         q, k, v = made
-        return q.reshape(*q.shape[:-1], weights.group, weights.d_k).swapaxes(2, 3), k, v
+        q = q.reshape(*q.shape[:-1], r, d_k).swapaxes(2, 3)
+        return Projected(q, k, v, lengths or longest(q, k, v))
 
-    def _attend(
-        self, job: Job, projected: tuple[Array, Array, Array], plan: Plan, heads: Array, room: Room
-    ) -> list[Residuals]:
+    def _attend(self, job: Job, projected: Projected, plan: Plan, heads: Array, room: Room) -> list[Residuals]:
         """Write the heads of a job to where they belong among all (g, b, r, n, d_v)."""
         groups, entries = job
+        plainly = np.full(len(projected.q), plan.bias is None) & ~are_exact(projected.q, projected.k)
+        everywhere = plainly & are_bounded(projected.longest, plan.scale)
         kept = []
-        for some in slices(len(projected[0]), plan.together):
+        for some in slices(len(projected.q), plan.together):
             part = slice(groups.start + some.start, groups.start + some.stop), entries
-            q, k, v = (x[some] for x in projected)
-            plainly = plan.bias is None and not is_exact(q, k)
-            everywhere = plainly and is_bounded(q, k, v, plan.scale)
-            finite = everywhere or all(np.isfinite(x).all() for x in (q, k, v))
+            q, k, v = (x[some] for x in projected[:3])
+            finite = everywhere[some].all() or all(np.isfinite(x).all() for x in (q, k, v))
             if not finite:  # masked positions may hold NaN
                 q, k, v = plan.without_hidden(part, q, k, v)
                 finite = all(np.isfinite(x).all() for x in (q, k, v))
             bounded = []
             for tile in (tile.of(*part) for tile in plan.tiles):
                 some_q, some_k, some_v = q[..., tile.queries, :], k[..., tile.keys, :], v[..., tile.keys, :]
-                here = (
-                    everywhere or not tile.kv_tiles or (plainly and is_bounded(some_q, some_k, some_v, plan.scale))
-                )
-                bounded.append(here)
+                here = everywhere[some].all() or not tile.kv_tiles
+                here = here or (plainly[some] & are_bounded(longest(some_q, some_k, some_v), plan.scale)).all()
+                bounded.append(bool(here))
                 if here:
                     scaled = room.copy("queries", some_q, plan.scale * plan.base.factor)
                     out = heads[part][..., tile.queries, :]

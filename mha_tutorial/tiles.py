@@ -5,23 +5,26 @@ from typing import NamedTuple
 
 import numpy as np
 from einops import rearrange
-from jaxtyping import Bool
+from jaxtyping import Bool, Shaped
 from numpy import ndarray as Array
 
 from ._checks import ROWS as convention
 from .masks import Mask
+
+FACTORS = 2**20  # numbers in all the masks of tiles that are kept as factors: four mebibytes
 
 
 class KeyTile(NamedTuple):
     """Some keys, and which of them some queries see.
 
     ``seen`` is for the keys in `partly` alone, from the first that is not visible to all of the queries to the
-    last; None where all are. It has axes (g, b, r, p, q), of length one where it does not depend on them.
+    last; None where all are. It has axes (g, b, r, p, q), of length one where it does not depend on them, and
+    holds truth values or zeros and ones.
     """
 
     keys: slice
     partly: slice  # counted from the first of the keys
-    seen: Bool[Array, "#h_kv #b #group #p q"] | None
+    seen: Shaped[Array, "#h_kv #b #group #p q"] | None
 
     def rows(self, some: slice) -> "KeyTile":
         """The same for some of the queries."""
@@ -106,11 +109,13 @@ class TileMask:
 
     def tiles(self, rows: list[slice], columns: list[slice]) -> list[Tile]:
         """Find the tiles in which anything is visible, each no larger than it need be."""
+        alike: dict[tuple, Array] = {}
         return [
-            Tile(queries, [tile for keys in columns if (tile := self._key_tile(queries, keys))]) for queries in rows
+            Tile(queries, [tile for keys in columns if (tile := self._key_tile(queries, keys, alike))])
+            for queries in rows
         ]
 
-    def _key_tile(self, queries: slice, keys: slice) -> KeyTile | None:
+    def _key_tile(self, queries: slice, keys: slice, alike: dict[tuple, Array]) -> KeyTile | None:
         seen = self._tile(queries, keys)
         if seen.all():
             return KeyTile(keys, slice(0, 0), None)
@@ -121,7 +126,7 @@ class TileMask:
         seen = seen[..., some]
         partly = _hull(np.any(~seen, axis=(0, 1, 2, 3)))
         keys = slice(keys.start + some.start, keys.start + some.stop)
-        return KeyTile(keys, partly, seen[..., partly] if partly.stop else None)
+        return KeyTile(keys, partly, _as_factor(seen[..., partly], alike) if partly.stop else None)
 
     def _tile(self, queries: slice, keys: slice) -> Array:
         """A tile (g, b, r, p, q), with axes of length one where it does not depend on them; extra keys are seen."""
@@ -171,6 +176,20 @@ def _part(seen: Array, groups: slice, entries: slice) -> Array | None:
     everything = slice(None)
     seen = seen[groups if len(seen) > 1 else everything, entries if seen.shape[1] > 1 else everything]
     return None if seen.all() else seen
+
+
+def _as_factor(seen: Array, alike: dict[tuple, Array]) -> Array:
+    """Zeros and ones of 32 bits, by which weights are multiplied faster than by truth values.
+
+    They take four times the memory: so tiles that are alike share theirs, as those along a diagonal are, and when
+    there are many of others these stay as they are.
+    """
+    if seen.size > FACTORS:
+        return seen
+    key = seen.shape, seen.tobytes()
+    if key not in alike and (len(alike) + 1) * seen.size <= FACTORS:
+        alike[key] = seen.astype(np.float32)
+    return alike.get(key, seen)
 
 
 def _hull(some) -> slice:

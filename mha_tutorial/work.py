@@ -19,7 +19,8 @@ Job = tuple[slice, slice]  # some key-value heads, in some entries of the batch
 class Block(NamedTuple):
     """How large the pieces are that a pass is cut into."""
 
-    tokens: int = 1024  # projected at a time, or one sequence: what a head makes of them stays in a core's cache
+    tokens: int = 1024  # at a time, or one sequence: what a head makes of them stays in a core's cache
+    projected: int = 4096  # the same times the number of heads that are projected together
     scores: int = 2**18  # in a tile: a mebibyte of float32
     side: int = 512  # of a tile, at most
     masked_side: int = 256  # of the queries in one: the smaller, the more of what a mask hides can be skipped
@@ -119,16 +120,18 @@ def make_plan(
     b = math.prod(batch)
     mask = TileMask(visible, (*batch, h, n, m), h_kv)
     few = sizes.is_small(block)
-    # As many sequences at a time as fit and leave work for every thread.
-    entries = b if few else max(1, min(block.tokens // max(n, m), b * h_kv // threads, b))
-    groups = h_kv if few else 1
-    # As many heads at a time as a product needs to be efficient, and leave work for every thread.
-    projected = h_kv if few else max(1, min(4 * block.tokens // (n * entries), h_kv * b // (entries * threads)))
-    keys = min(m, block.side)
+    # As many sequences at a time as fit and leave work for every thread, then as many heads: a product of few
+    # columns takes longer for each.
+    entries = b if few else max(1, min(block.tokens // max(n, m), b // threads))
+    at_once = (
+        h_kv if few else max(1, min(block.projected // (n * entries), -(-b // entries) * h_kv // threads, h_kv))
+    )
+    groups = h_kv if few else 1  # in a tile
+    keys, side = min(m, block.side), block.side if visible is None else block.masked_side
     rows = block.scores // (groups * (h // h_kv) * entries * keys)
     columns = [*slices(m, keys), *(slice(m + some.start, m + some.stop) for some in slices(extra, block.side))]
-    tiles = mask.tiles(slices(n, max(1, min(rows, block.side if visible is None else block.masked_side))), columns)
-    jobs = list(product(slices(h_kv, projected), slices(b, entries)))
+    tiles = mask.tiles(slices(n, max(1, min(rows, side))), columns)
+    jobs = list(product(slices(h_kv, at_once), slices(b, entries)))
     by_groups = None if bias is None else by_group(bias, batch, h_kv)
     return Plan(jobs, tiles, mask, by_groups, score, scale, base, block, groups)
 

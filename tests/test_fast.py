@@ -262,18 +262,24 @@ def test_scores_that_differ_widely(size, rng):
     assert_close(layer(*inputs), trace.output, rtol=max(1e-12, 4 * np.finfo(float).eps * largest))
 
 
+def bounded(q, k, v, scale=0.5):
+    """For one key-value head, by the vectors themselves."""
+    (answer,) = averages.are_bounded(averages.longest(q[None, None], k[None], v[None]), scale)
+    return answer
+
+
 @pytest.mark.parametrize("sign", [1, -1])
-@pytest.mark.parametrize(("score", "bounded"), [(44.9, True), (45.1, False), (np.nan, False), (np.inf, False)])
-def test_scores_stay_as_they_are_below_a_limit(score, bounded, sign):
+@pytest.mark.parametrize(("score", "right"), [(44.9, True), (45.1, False), (np.nan, False), (np.inf, False)])
+def test_scores_stay_as_they_are_below_a_limit(score, right, sign):
     q, k = np.array([[0.1, 0.2], [0.0, score / 5]]), np.array([[0.0, 10.0], [10.0, 0.0]])
-    assert averages.is_bounded(q, k, np.ones((2, 3)), sign * 0.5) == bounded
+    assert bounded(q, k, np.ones((2, 3)), sign * 0.5) == right
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-@pytest.mark.parametrize(("power", "bounded"), [(35.9, True), (36.1, False), (-35.9, True), (-36.1, False)])
-def test_values_are_weighed_as_they_are_between_two_limits(power, bounded, sign):
+@pytest.mark.parametrize(("power", "right"), [(35.9, True), (36.1, False), (-35.9, True), (-36.1, False)])
+def test_values_are_weighed_as_they_are_between_two_limits(power, right, sign):
     v = np.array([[0.0, 0.0], [0.0, sign * 2.0**power]])
-    assert averages.is_bounded(np.ones((3, 2)), np.ones((2, 2)), v, 0.5) == bounded
+    assert bounded(np.ones((3, 2)), np.ones((2, 2)), v) == right
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf, 1e30])
@@ -281,7 +287,18 @@ def test_values_are_weighed_as_they_are_between_two_limits(power, bounded, sign)
 def test_what_is_not_finite_is_not_bounded(wrong, place):
     arrays = [np.ones((2, 2), np.float32) for _ in range(3)]
     arrays[place][1, 1] = wrong
-    assert not averages.is_bounded(*arrays, 0.5)
+    assert not bounded(*arrays)
+
+
+@pytest.mark.parametrize(("h", "h_kv"), GROUPS.values(), ids=GROUPS)
+@pytest.mark.parametrize("d_v", [D_K, 17])
+def test_lengths_are_those_of_each_heads_own_vectors(h, h_kv, d_v, rng):
+    """Seen from outside: one head is hot, and only its tiles have their largest score taken off."""
+    weights = RowWeights.random(rng, D_MODEL, h, h_kv=h_kv, d_k=D_K, d_v=d_v)
+    layer, x = FastMultiHeadAttention(weights), rng.normal(size=(2, MANY, D_MODEL))
+    q, k, v, lengths = layer._project((slice(0, h_kv), slice(0, 2)), (x, x, x), None, None)
+    for vectors, length in zip((q, k, v), lengths, strict=True):
+        assert_close(length, np.linalg.norm(vectors, axis=-1).reshape(h_kv, -1).max(axis=1))
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
@@ -298,10 +315,11 @@ def test_values_of_any_size(value, score, dtype, rng):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_exact_scores_are_found(dtype, rng):
-    q, k = (rng.integers(-9, 9, size=(2, 1, 3, length, 5)).astype(dtype) / 8 for length in (N, M))
-    assert averages.is_exact(q, k) == (dtype == np.float32)  # the others have bits to spare
-    q[..., 0, 0] = np.pi
-    assert not averages.is_exact(q, k)
+    q, k = (rng.integers(-9, 9, size=(2, 3, length, 5)).astype(dtype) / 8 for length in (N, M))
+    q = q[:, :, None]
+    assert averages.are_exact(q, k).tolist() == [dtype == np.float32] * 2  # the others have bits to spare
+    q[0, ..., 0] *= np.pi
+    assert averages.are_exact(q, k).tolist() == [False, dtype == np.float32]
 
 
 def test_only_the_tile_that_needs_it_is_computed_with_the_largest_score_taken_off(recomputed, rng):
