@@ -8,7 +8,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from queue import SimpleQueue
 from types import FrameType
 from typing import Any, ClassVar
 
@@ -139,32 +139,79 @@ def parallel_map(make_worker: Callable[[], Callable], parts: Iterable, threads: 
             left.clear()  # nobody begins another part
             raise
 
-    helpers: list[Future] = []
+    helpers = [Helper(some) for _ in range(min(threads, len(left)) - 1)]
     try:
-        for _ in range(min(threads, len(left)) - 1):
-            helper = _helper(threads, some)
-            helpers += [] if helper is None else [helper]
+        _start_threads(len(helpers))
+        for helper in helpers:
+            _waiting.put(helper)
         some()
     finally:
         left.clear()
-        wait([helper for helper in helpers if not helper.cancel()])
-    for helper in helpers:
-        if not helper.cancelled():
-            helper.result()
+        errors = [helper.wait() for helper in helpers]
+    for error in filter(None, errors):
+        raise error
 
 
-def _helper(threads: int, work: Callable[[], None]) -> Future | None:
-    try:
-        return _pool(threads).submit(contextvars.copy_context().run, work)
-    except RuntimeError:  # the interpreter is ending and starts no threads any more
-        return None
+class Helper:
+    """A work that a thread of the pool does, if one comes to it in time.
+
+    Made of queues alone, which an interrupt leaves in order; `concurrent.futures` may be left with a lock held.
+    """
+
+    def __init__(self, work: Callable[[], None]):
+        self._work, self._context = work, contextvars.copy_context()
+        self._not_begun = deque([True])
+        self._ended: SimpleQueue[BaseException | None] = SimpleQueue()
+
+    def __call__(self) -> None:
+        if self._begin():
+            error = None
+            try:
+                self._context.run(self._work)
+            except BaseException as raised:  # the caller raises it
+                error = raised
+            self._ended.put(error)
+
+    def wait(self) -> BaseException | None:
+        """Wait until it has ended, if it has begun, and return its error; else it will not begin any more."""
+        return None if self._begin() else self._ended.get()
+
+    def _begin(self) -> bool:
+        """Whether who asks is the first."""
+        try:
+            return self._not_begun.popleft()
+        except IndexError:
+            return False
+
+
+_waiting: SimpleQueue[Helper] = SimpleQueue()
+_started: list[threading.Thread] = []
+
+
+def _start_threads(number: int) -> None:
+    """Start threads until there are so many; they stay, since starting one takes longer than many a job."""
+    while len(_started) < number:
+        thread = threading.Thread(target=_serve, args=(_waiting,), daemon=True, name=f"{NAME}-{len(_started)}")
+        _started.append(thread)
+        try:
+            thread.start()
+        except RuntimeError:  # there can be no more: those that are there do the work
+            return
+
+
+def _serve(waiting: SimpleQueue) -> None:
+    while True:
+        waiting.get()()
 
 
 def _alone() -> bool:
     """Whether no other thread does anything: they keep house, or wait for work in a pool or for a timer."""
-    threads = {thread.ident: thread for thread in threading.enumerate()}
+    threads, ours = (
+        {thread.ident: thread for thread in threading.enumerate()},
+        [threading.current_thread(), *_started],
+    )
     return all(
-        ident == threading.get_ident() or threads.get(ident) in _HOUSEKEEPERS or _waits(frame)
+        threads.get(ident) in ours or threads.get(ident) in _HOUSEKEEPERS or _waits(frame)
         for ident, frame in sys._current_frames().items()
     )
 
@@ -200,15 +247,11 @@ def _set_threads(library: Any, threads: int) -> None:
     getattr(library, "clear_controlling_thread", lambda: None)()
 
 
-@functools.cache
-def _pool(threads: int) -> ThreadPoolExecutor:
-    """Threads that are started once, since that takes longer than many a piece of work."""
-    return ThreadPoolExecutor(threads, thread_name_prefix=NAME)
-
-
 def _after_fork() -> None:
-    """A forked process has a copy of the pool but none of its threads: it makes its own."""
-    _pool.cache_clear()
+    """A forked process has none of the threads: it starts its own."""
+    global _waiting
+    _waiting = SimpleQueue()
+    _started.clear()
     OneBlasThread._after_fork()
 
 

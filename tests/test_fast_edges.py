@@ -12,6 +12,7 @@ from mha_tutorial import (
     averages,
     fast,
     gradients,
+    tiles,
     work,
 )
 from mha_tutorial.work import Block
@@ -97,9 +98,9 @@ def assert_as_good(all_errors, most=2.0):
 
 
 @pytest.mark.parametrize("base", [averages.EXP, averages.EXP2], ids=["exp", "exp2"])
-@pytest.mark.parametrize("power", range(-3, 24, 3))
+@pytest.mark.parametrize("power", [*range(-8, -3), *range(-3, 24, 6)])
 def test_exact_scores_are_as_good_as_plain(power, base, monkeypatch):
-    """Integers, the queries times a power of two: scores from 1 to 1e8, with ties and leads of every size."""
+    """Integers, the queries times a power of two: scores up to 1e8, with ties and leads of every size."""
     monkeypatch.setattr(fast, "fast_base", lambda: base)
     drawn = []
     for seed in range(10):
@@ -110,6 +111,19 @@ def test_exact_scores_are_as_good_as_plain(power, base, monkeypatch):
         x = [rng.integers(-3, 4, size=(2, 37, 8)).astype(float)] * 3
         visible = Causal() if seed % 2 else None
         drawn.append(errors(RowWeights(**arrays), x, rng.normal(size=(2, 37, 8)), visible=visible))
+    assert_as_good(drawn)
+
+
+@pytest.mark.parametrize("base", [averages.EXP, averages.EXP2], ids=["exp", "exp2"])
+def test_exact_scores_that_all_lie_around_a_large_one(base, monkeypatch):
+    """Around 40, below the limit: a power of two takes 40 times log2(e), which is not exact."""
+    monkeypatch.setattr(fast, "fast_base", lambda: base)
+    unit, drawn = np.eye(4)[None], []
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        Q, K, V = rng.integers(-1, 2, size=(3, 1, 37, 4)).astype(float)
+        Q[..., 0], K[..., 0] = 16, 5
+        drawn.append(errors(RowWeights(unit, unit, unit, unit), [Q, K, V], rng.normal(size=Q.shape)))
     assert_as_good(drawn)
 
 
@@ -180,6 +194,16 @@ def test_values_of_any_size_in_tiles(value, rng):
     weights, (Q, K, V) = converted(draw(rng, bias=False).T, np.float32), tokens(rng, 23, 29, dtype=np.float32)
     layer = FastMultiHeadAttention(weights, block=SMALL)
     V = V * np.float32(value)
+    assert_close(layer(Q, K, V), layer.plain(Q, K, V), rtol=1e-5)
+
+
+@pytest.mark.parametrize("value", [1e30, 1e-30])
+def test_large_and_small_values_under_large_and_small_weights(value):
+    """Exponentials of 40 times 1e30 overflow, and those of -40 times 1e-30 vanish, before they are divided."""
+    rng, unit = np.random.default_rng(0), np.eye(3, dtype=np.float32)[None]
+    layer = FastMultiHeadAttention(RowWeights(unit, unit, unit, unit), scale=1.0 if value > 1 else -1.0)
+    Q, K = (6.3 + 1e-3 * rng.random((2, 9, 3))).astype(np.float32) * np.float32([1, 1e-2, 1e-2])
+    V = np.float32(value) * (1 + rng.random((9, 3))).astype(np.float32)
     assert_close(layer(Q, K, V), layer.plain(Q, K, V), rtol=1e-5)
 
 
@@ -332,3 +356,15 @@ def test_padding_of_nan_does_not_slow_down_or_touch_the_rest(rng, monkeypatch):
     K[0, 17:], V[0, 17:], K[1, 26:] = np.nan, np.inf, -np.inf
     assert_close(layer(Q, K, V, visible=Padding([17, 26])), expected)
     assert not safely
+
+
+def test_many_different_tiles_of_a_mask_stay_truth_values(monkeypatch, rng):
+    monkeypatch.setattr(tiles, "FACTORS", 60)
+    layer, inputs = FastMultiHeadAttention(draw(rng), block=SMALL), tokens(rng, 23, 29)
+    visible = rng.random((23, 29)) < 0.6
+    made = tiles.TileMask(visible, (2, 3, 23, 29), h_kv=3).tiles(tiles.slices(23, 3), tiles.slices(29, 3))
+    kinds = {tile.seen.dtype for some in made for tile in some.kv_tiles if tile.seen is not None}
+    assert kinds == {np.dtype(bool), np.dtype(np.float32)}
+    assert_close(layer(*inputs, visible=visible), layer.plain(*inputs, visible=visible))
+    monkeypatch.setattr(tiles, "FACTORS", 3)
+    assert_close(layer(*inputs, visible=visible), layer.plain(*inputs, visible=visible))

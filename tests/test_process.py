@@ -6,9 +6,13 @@ Each test runs in a process of its own, which is ended when it takes too long.
 import subprocess
 import sys
 import textwrap
+import threading
+import types
 from pathlib import Path
 
 import pytest
+
+from mha_tutorial import threads
 
 SECONDS = 60
 NO_FORK = pytest.mark.skipif(sys.platform == "win32", reason="Windows does not fork")
@@ -312,16 +316,14 @@ def test_an_error_on_any_thread_is_raised_and_ends_the_work():
     """)
 
 
-def test_every_part_is_done_once_even_where_no_thread_can_be_started():
+def test_every_part_is_done_once():
     in_a_process("""
         for several in (1, 2, 5):
             done = []
             threads.parallel_map(lambda: done.append, range(500), several)
             assert sorted(done) == list(range(500))
-        threads._pool(2).shutdown()
-        done = []
-        threads.parallel_map(lambda: done.append, range(50), 2)
-        assert done == list(range(50))
+        run(*[lambda: threads.parallel_map(lambda: done.append, range(500), 3)] * 4)
+        assert sorted(done) == sorted([*range(500)] * 5)
     """)
 
 
@@ -335,3 +337,167 @@ def test_without_threadpoolctl_blas_keeps_its_threads():
         both_ways()
         assert blas() == {3}
     """)
+
+
+# --- the same in this process, on a BLAS that only counts -------------------------------------------------------
+
+
+class Library:
+    """What threadpoolctl says of a library."""
+
+    def __init__(self, threads):
+        self.num_threads = threads
+
+    def set_num_threads(self, threads):
+        self.num_threads = threads
+
+
+@pytest.fixture
+def library(monkeypatch):
+    library = Library(5)
+    monkeypatch.setattr(threads, "_blas_libraries", lambda: [library])
+    return library
+
+
+@pytest.mark.parametrize("insist", [False, True])
+def test_taken_once_and_given_back_by_the_last(insist, library, monkeypatch):
+    monkeypatch.setattr(threads, "_alone", lambda: True)
+    first, second = threads.OneBlasThread(), threads.OneBlasThread()
+    assert first.take(insist) == second.take(insist) == 5
+    first.give_back()
+    assert library.num_threads == 1
+    second.give_back()
+    assert library.num_threads == 5
+
+
+def test_not_taken_while_another_thread_works(library, monkeypatch):
+    monkeypatch.setattr(threads, "_alone", lambda: False)
+    hold = threads.OneBlasThread()
+    assert hold.take() == threads.blas_threads() == 1
+    assert library.num_threads == 5
+    hold.give_back()
+    assert threads.with_one_blas_thread(lambda several: (several, library.num_threads), 3) == (3, 1)
+    assert library.num_threads == 5
+    library.num_threads = 1
+    assert threads.with_one_blas_thread(lambda several: several, 3) == 3
+
+
+def test_what_was_set_meanwhile_is_kept(library):
+    hold = threads.OneBlasThread()
+    hold.take(insist=True)
+    library.num_threads = 2
+    hold.give_back()
+    assert library.num_threads == 2
+
+
+def test_a_second_try_at_giving_back(library, monkeypatch):
+    give_back, tries = threads.OneBlasThread.give_back, []
+
+    def interrupted(self):
+        tries.append(self)
+        if len(tries) == 1:
+            raise KeyboardInterrupt
+        give_back(self)
+
+    monkeypatch.setattr(threads.OneBlasThread, "give_back", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        threads.with_one_blas_thread(lambda _: None, 2)
+    assert library.num_threads == 5
+
+
+def test_after_a_fork_nobody_holds_anything(library):
+    threads.OneBlasThread().take(insist=True)
+    threads._after_fork()
+    assert library.num_threads == 5
+    done = []
+    threads.parallel_map(lambda: done.append, range(9), 2)
+    assert sorted(done) == list(range(9))
+
+
+def test_where_no_thread_can_be_started_this_one_does_the_work(monkeypatch):
+    def refuse(_):
+        raise RuntimeError("can't start new thread")
+
+    threads._after_fork()
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    done = []
+    threads.parallel_map(lambda: done.append, range(9), 3)
+    assert done == list(range(9))
+    threads._after_fork()
+
+
+@pytest.mark.parametrize("several", [1, 2])
+def test_the_error_of_a_part_is_raised(several):
+    with pytest.raises(ZeroDivisionError):
+        threads.parallel_map(lambda: lambda part: 1 / part, [1, 0, 2], several)
+
+
+def test_the_error_of_a_helper_is_raised():
+    """It begins, and this thread waits for it."""
+    began = threading.Event()
+
+    def make_worker():
+        if threading.current_thread().name.startswith(threads.NAME):
+            began.set()
+            raise ZeroDivisionError
+        return lambda part: began.wait(30)
+
+    with pytest.raises(ZeroDivisionError):
+        threads.parallel_map(make_worker, [1, 2], 2)
+
+
+def test_a_part_that_another_thread_takes_first(monkeypatch):
+    class Hurried(threads.deque):
+        def popleft(self):
+            super().clear()
+            return super().popleft()
+
+    monkeypatch.setattr(threads, "deque", Hurried)
+    threads.parallel_map(lambda: pytest.fail, [1], 1)
+
+
+def test_a_helper_begins_once():
+    done = []
+    helper = threads.Helper(lambda: done.append(1))
+    helper()
+    assert helper.wait() is None
+    helper()
+    late = threads.Helper(lambda: done.append(2))
+    assert late.wait() is None
+    late()
+    assert done == [1]
+
+
+def frame_of(name, module, back=None):
+    return types.SimpleNamespace(
+        f_code=types.SimpleNamespace(co_name=name), f_globals={"__name__": module}, f_back=back
+    )
+
+
+def test_a_thread_waits_if_nothing_but_waiting_is_on_its_stack():
+    bottom = frame_of("run", "threading")
+    assert threads._waits(frame_of("wait", "threading", bottom))
+    assert threads._waits(frame_of("_worker", "concurrent.futures.thread", bottom))
+    assert not threads._waits(frame_of("wait", "threading", frame_of("mine", "__main__", bottom)))
+    assert not threads._waits(frame_of("run", "threading", bottom))
+    assert not threads._waits(None)
+
+
+def test_alone_but_for_those_that_wait_or_keep_house(monkeypatch):
+    over = threading.Event()
+    other = threading.Thread(target=lambda: over.wait(30), daemon=True)
+    other.start()
+    assert not threads._alone()
+    monkeypatch.setattr(threads, "_HOUSEKEEPERS", set(threading.enumerate()))
+    assert threads._alone()
+    over.set()
+    other.join()
+
+
+def test_no_library_where_threadpoolctl_is_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "threadpoolctl", None)
+    threads._blas_libraries.cache_clear()
+    try:
+        assert threads.blas_threads() == threads.OneBlasThread().take(insist=True) == 1
+    finally:
+        threads._blas_libraries.cache_clear()
