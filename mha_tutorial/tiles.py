@@ -145,7 +145,7 @@ class TileMask:
 
 
 def by_group(array: Array, batch: tuple[int, ...], h_kv: int) -> Array:
-    """Lay out what broadcasts to (*batch, h, p, q) as (g, b, r, p, q), with the axes that have length one left so.
+    """Lay out what broadcasts to ``(*batch, h, p, q)`` as ``(g, b, r, p, q)``; axes of length one stay so.
 
     Examples
     --------

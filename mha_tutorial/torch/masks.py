@@ -127,7 +127,7 @@ def reach(mask: Mask, start: int, stop: int, n: int, m: int) -> tuple[int, int]:
             return _within(m - int(mask.lengths.max(initial=0)), m), m
         case Padding() | Prefix() if not torch.compiler.is_compiling():  # lengths are an input of a compiled graph
             return 0, _within(int(mask.lengths.max(initial=0)), m)
-        case Documents() if not torch.compiler.is_compiling():
+        case Documents() if not torch.compiler.is_compiling() and not torch.jit.is_tracing():
             return _reach_of_documents(mask, start, stop, n, m)
     return 0, m
 

@@ -49,8 +49,8 @@ def fused(
     **Large scores.** The backend's backward pass recovers the weights from the logarithm of their sum, which is
     lost beside a large score: among m equal scores of 1e8, or in a row whose every bias is -1e9, the gradients of
     the values are up to m times too large. In eager mode on a CPU, inputs whose scores could exceed 2¹³ and a bias
-    below its negative go to `online` where gradients are asked for; the rounding that remains is |score| · 6e-8.
-    Elsewhere choose `online` or ``guarded(fused)``.
+    below its negative go to `online` where gradients are asked for; what remains is ``|score| · 6e-8``. Elsewhere
+    choose `online` or ``guarded(fused)``.
 
     Under the transforms of ``torch.func`` `online` computes, which they can transform any number of times.
 
@@ -124,7 +124,8 @@ class _Call(NamedTuple):
 def _fused(q: Tensor, k: Tensor, v: Tensor, *, visible, bias, scale: float, dropout: float) -> Tensor:
     options = {"visible": visible, "bias": bias, "scale": scale}
     differentiated = is_differentiated(q, k, v, bias)
-    if differentiated and not dropout and not is_differentiated(bias) and not torch.compiler.is_compiling():
+    graph = torch.compiler.is_compiling() or torch.jit.is_tracing()
+    if differentiated and not dropout and not is_differentiated(bias) and not graph:
         q, k, v = _Once.apply(q, k, v)
     if is_eager(q):
         if not differentiated or (is_tame(v) and _scores_are_small(q, k, bias, scale)):

@@ -122,7 +122,7 @@ def weigh(
     """Average the values by weights that are zero where hidden; nothing hidden passes, in either direction."""
     if hidden is None:
         return grouped_matmul(attention, v)
-    if is_differentiated(attention, v) and not is_transformed():
+    if is_differentiated(attention, v) and not is_transformed() and not torch.jit.is_tracing():
         return _Weigh.apply(attention, v, hidden)
     return weighed(attention, v, hidden)
 
