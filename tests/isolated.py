@@ -9,7 +9,7 @@ import sys
 import threading
 from pathlib import Path
 
-SECONDS = 60
+SECONDS = 180  # of which a busy machine may take many to import torch
 ROOT = Path(__file__).parents[1]
 
 _PROLOGUE = """
