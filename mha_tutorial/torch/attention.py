@@ -366,7 +366,7 @@ def _split(projected: Tensor, width: int) -> Tensor:
     """Give the heads an axis, ``(*b, n, h d)`` to ``(b, h, n, d)``; the batch axes become one."""
     *batch, n, together = projected.shape
     b = batch[0] if len(batch) == 1 else math.prod(batch)
-    return projected.view(b, n, together // width, width).transpose(1, 2)
+    return projected.reshape(b, n, together // width, width).transpose(1, 2)
 
 
 def _of_one_batch_axis(positions: Tensor, batch: tuple[int, ...]) -> Tensor:
