@@ -44,10 +44,8 @@ KERNELS = {
 MASKS = {
     "all visible": None,
     "causal": Causal("bottom-right"),
-    "left padding": Padding([5, 0], side="left"),
     "documents": Documents([[3, 4], [2, 3]], "bottom-right"),
-    "prefix": Prefix([2, 3]) | Causal("top-left"),
-    "combined": Window(3, "bottom-right") & Padding([6, 4]) & ~Prefix(1),
+    "combined": (Window(3, "bottom-right") | Prefix([2, 3])) & Padding([6, 4], side="left"),
     "array": "array",
 }
 
