@@ -122,8 +122,8 @@ def weigh(
     """Average the values by weights that are zero where hidden; nothing hidden passes, in either direction."""
     if hidden is None:
         return grouped_matmul(attention, v)
-    if is_differentiated(attention, v) and not is_transformed() and not torch.jit.is_tracing():
-        return _Weigh.apply(attention, v, hidden)
+    if is_differentiated(attention, v) and not torch.jit.is_tracing():
+        return (_TransformedWeigh if is_transformed() else _Weigh).apply(attention, v, hidden)
     return weighed(attention, v, hidden)
 
 
@@ -143,6 +143,20 @@ class _Weigh(torch.autograd.Function):
         attention, v, hidden = ctx.saved_tensors
         d_attention = grouped_matmul(d_heads, v.transpose(-2, -1))  # masked where the weights come from
         return d_attention, spread_back(attention, d_heads, hidden, v.shape[1]), None
+
+
+class _TransformedWeigh(_Weigh):  # which ``torch.compile`` would not take
+    generate_vmap_rule = True
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def jvp(ctx, d_attention, d_v, _):
+        attention, v, hidden = ctx.saved_tensors
+        return weigh(d_attention, v, hidden) + weigh(attention, d_v, hidden)
 
 
 def spread_back(
