@@ -52,7 +52,7 @@ def places(batch):
 
 @pytest.mark.parametrize("batch", BATCHES, ids=str)
 @pytest.mark.parametrize("given", places(()))
-def test_prepare_reads_positions_in_self_attention(given, batch, weights, rng):
+def test_torch_prepare_reads_positions(given, batch, weights, rng):
     x, positions = rng.normal(size=(*batch, N, D_MODEL)), places(batch)[given]
     expected = mha_tutorial.MultiHeadAttention(weights, prepare=turn).trace(x, positions=positions)
     trace = MultiHeadAttention.from_weights(weights, prepare=turn).trace(
@@ -63,7 +63,7 @@ def test_prepare_reads_positions_in_self_attention(given, batch, weights, rng):
 
 
 @pytest.mark.parametrize("batch", BATCHES, ids=str)
-def test_prepare_reads_a_pair_in_cross_attention(batch, weights, rng):
+def test_torch_prepare_reads_a_pair(batch, weights, rng):
     x, memory = rng.normal(size=(*batch, N, D_MODEL)), rng.normal(size=(*batch, M, D_MODEL))
     plain = mha_tutorial.MultiHeadAttention(weights, prepare=turn)
     layer = MultiHeadAttention.from_weights(weights, prepare=turn)
@@ -246,17 +246,25 @@ def test_queries_beside_no_document_reach_nothing(rng):
     assert not found[:, :, 3:].any()
 
 
+class WithMask(nn.Module):
+    """A layer whose mask does not come from outside."""
+
+    def __init__(self, visible, **options):
+        super().__init__()
+        self.layer, self.visible = MultiHeadAttention(12, 4, **options), visible
+
+    def forward(self, x):
+        return self.layer(x, visible=self.visible)
+
+
 def test_an_exported_mask_of_another_batch_is_refused():
-    class WithMask(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = MultiHeadAttention(12, 4)
-
-        def forward(self, x):
-            return self.layer(x, visible=Padding([3, 2, 1]))
-
     with pytest.raises(ValueError, match=r"lengths of shape \(3,\) do not fit the batch \(2,\)"):
-        torch.export.export(WithMask(), (torch.zeros(2, N, 12),))
+        torch.export.export(WithMask(Padding([3, 2, 1])), (torch.zeros(2, N, 12),))
+
+
+def test_a_scale_is_exported():
+    x, module = torch.ones(2, N, 12), WithMask(Causal(), scale=0.3)
+    assert torch.equal(torch.export.export(module, (x,)).module()(x), module(x))
 
 
 def test_flex_without_a_look_at_the_data(monkeypatch, rng):
