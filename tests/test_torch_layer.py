@@ -15,7 +15,7 @@ from mha_tutorial.reference import row
 from mha_tutorial.torch import ExtraKeys, MultiHeadAttention, fused, guarded, naive, online
 from mha_tutorial.torch.masks import from_torch
 from tests.helpers import D_K, D_MODEL, D_V, GROUPS, M, N, assert_close
-from tests.torch_helpers import BLOCKED, array, assert_all_close, on_a_gpu, one_thread, tensors  # noqa: F401
+from tests.torch_helpers import BLOCKED, WithMask, array, assert_all_close, on_a_gpu, one_thread, tensors  # noqa: F401
 
 # PyTorch's own, while it compiles or transforms
 compiling = pytest.mark.filterwarnings(
@@ -448,17 +448,6 @@ def test_a_compiled_kernel_is_guarded_by_choice():
             output = compiled(x, memory, visible=visible)[:, :2]
             assert output.isfinite().all() == right
         assert_equal(output, first)
-
-
-class WithMask(nn.Module):
-    """A layer whose mask does not come from outside."""
-
-    def __init__(self, layer, visible):
-        super().__init__()
-        self.layer, self.visible = layer, visible
-
-    def forward(self, x):
-        return self.layer(x, visible=self.visible)
 
 
 @pytest.mark.parametrize("visible", [None, Causal(), Window(3) & Causal()], ids=str)

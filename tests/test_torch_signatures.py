@@ -13,7 +13,7 @@ from mha_tutorial import Causal, Documents, Padding, RowWeights
 from mha_tutorial.torch import ExtraKeys, MultiHeadAttention, flex, fused, guarded, naive, online
 from mha_tutorial.trace import Trace
 from tests.helpers import D_K, D_MODEL, D_V, M, N, assert_close
-from tests.torch_helpers import BLOCKED, array, one_thread, tensors  # noqa: F401
+from tests.torch_helpers import BLOCKED, WithMask, array, one_thread, tensors  # noqa: F401
 
 H, H_KV, S = 6, 2, 3
 BATCHES = [(), (2,), (2, 5)]
@@ -246,24 +246,13 @@ def test_queries_beside_no_document_reach_nothing(rng):
     assert not found[:, :, 3:].any()
 
 
-class WithMask(nn.Module):
-    """A layer whose mask does not come from outside."""
-
-    def __init__(self, visible, **options):
-        super().__init__()
-        self.layer, self.visible = MultiHeadAttention(12, 4, **options), visible
-
-    def forward(self, x):
-        return self.layer(x, visible=self.visible)
-
-
 def test_an_exported_mask_of_another_batch_is_refused():
     with pytest.raises(ValueError, match=r"lengths of shape \(3,\) do not fit the batch \(2,\)"):
-        torch.export.export(WithMask(Padding([3, 2, 1])), (torch.zeros(2, N, 12),))
+        torch.export.export(WithMask(MultiHeadAttention(12, 4), Padding([3, 2, 1])), (torch.zeros(2, N, 12),))
 
 
 def test_a_scale_is_exported():
-    x, module = torch.ones(2, N, 12), WithMask(Causal(), scale=0.3)
+    x, module = torch.ones(2, N, 12), WithMask(MultiHeadAttention(12, 4, scale=0.3), Causal())
     assert torch.equal(torch.export.export(module, (x,)).module()(x), module(x))
 
 

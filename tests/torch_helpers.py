@@ -5,6 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mha_tutorial.torch import fused, guarded, naive, online
@@ -53,6 +54,17 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+class WithMask(nn.Module):
+    """A layer whose mask does not come from outside."""
+
+    def __init__(self, layer, visible):
+        super().__init__()
+        self.layer, self.visible = layer, visible
+
+    def forward(self, x):
+        return self.layer(x, visible=self.visible)
 
 
 class Largest(TorchDispatchMode):

@@ -48,9 +48,9 @@ def fused(
 
     **Large scores.** The backend's backward pass recovers the weights from the logarithm of their sum, which is
     lost beside a large score: among m equal scores of 1e8, or in a row whose every bias is -1e9, the gradients of
-    the values are up to m times too large. In eager mode on a CPU, inputs whose scores could exceed 2¹³ and a bias
-    below its negative go to `online` where gradients are asked for; what remains is ``|score| · 6e-8``. Elsewhere
-    choose `online` or ``guarded(fused)``.
+    the values are up to m times too large. In eager mode on a CPU, where gradients are asked for, inputs whose
+    scores could exceed 2¹³, bias included, go to `online`; below that the weights are off by up to
+    ``|score| · 6e-8``. Elsewhere choose `online` or ``guarded(fused)``.
 
     Under the transforms of ``torch.func`` `online` computes, which they can transform any number of times.
 
