@@ -1,4 +1,4 @@
-"""Multi-head self-attention on a CPU: our layer with each kernel, and its peers. Writes book/results/cpu.json.
+"""Multi-head self-attention on a CPU: our layer with each kernel, and its peers. Writes results/cpu.json.
 
 python benchmarks/cpu.py            all sizes, in minutes, on a machine with nothing else to do
 python benchmarks/cpu.py --quick    small sizes, in seconds, to see that everything runs; writes nothing

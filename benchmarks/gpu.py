@@ -1,6 +1,6 @@
 """Attention and a whole layer on a GPU: time, TFLOP/s, memory, and how near to the machine's best matrix product.
 
-python benchmarks/gpu.py                        the full grid, most telling cases first, to book/results/gpu.json
+python benchmarks/gpu.py                        the full grid, most telling cases first, to results/gpu.json
 python benchmarks/gpu.py --minutes 8            the same, but no new case after so many minutes
 python benchmarks/gpu.py --device cpu --quick   small sizes, to see that everything runs; writes nothing
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-RESULTS = Path(__file__).parents[1] / "book/results"
+RESULTS = Path(__file__).parents[1] / "mha_tutorial/results"
 
 Step = Callable[[], object]  # one computation; what it returns is looked at once, before anything is timed
 Timer = Callable[[Step, int], float]  # the seconds of one of so many calls
@@ -99,7 +99,7 @@ def peak_memory(step: Step) -> float | None:
 
 
 def save(name: str, measured: object, versions: Mapping[str, str] | None = None, **conditions: object) -> Path:
-    """Write what was measured, under which conditions and on what, to book/results, whole or not at all."""
+    """Write what was measured, under which conditions and on what, to mha_tutorial/results, whole or not at all."""
     record = {
         "measured": measured,
         **conditions,

@@ -1,4 +1,4 @@
-"""From the plain NumPy layer to the fast one, a step at a time. Writes book/results/numpy-fast.json.
+"""From the plain NumPy layer to the fast one, a step at a time. Writes mha_tutorial/results/numpy-fast.json.
 
     python benchmarks/numpy_fast.py            a few minutes on a machine that does nothing else
     python benchmarks/numpy_fast.py --quick    three rounds, nothing written
@@ -17,8 +17,9 @@ from einops import rearrange
 from harness import race, refuse_if_wrong, relative, save
 from numpy_variants import Problem, numpy_floor
 
-from mha_tutorial import Causal, FastMultiHeadAttention, MultiHeadAttention, RowWeights, averages, folds
-from mha_tutorial.tiles import KeyTile
+from mha_tutorial import Causal, FastMultiHeadAttention, MultiHeadAttention, RowWeights
+from mha_tutorial.fast import folding, softmax
+from mha_tutorial.fast.tiles import KeyTile
 
 SIZES = {  # b, n, d_model, h, rounds
     "small": (8, 128, 512, 8, 15),
@@ -97,7 +98,7 @@ def a_head_at_a_time(weights: RowWeights, x: np.ndarray, causal: bool) -> Callab
 
 def folded(weights: RowWeights, x: np.ndarray, causal: bool) -> Callable[[], np.ndarray]:
     """Scale, base, key bias and value bias folded into the weights; the results divided, not the weights."""
-    weights = folds.fold_value_bias(folds.drop_key_bias(folds.fold_scale(weights)))
+    weights = folding.fold_value_bias(folding.drop_key_bias(folding.fold_scale(weights)))
     visible = Causal().rows(x.shape[1], x.shape[1]) if causal else None
 
     def head(q, k, v, out):
@@ -114,16 +115,16 @@ def folded(weights: RowWeights, x: np.ndarray, causal: bool) -> Callable[[], np.
 
 def unshifted(weights: RowWeights, x: np.ndarray, causal: bool) -> Callable[[], np.ndarray]:
     """The largest score not taken off, where the lengths of queries and keys say that it need not be."""
-    weights = folds.fold_value_bias(folds.drop_key_bias(folds.fold_scale(weights)))
+    weights = folding.fold_value_bias(folding.drop_key_bias(folding.fold_scale(weights)))
     n = x.shape[1]
     seen = Causal().rows(n, n)[None, None, None] if causal else None
-    whole, room = [KeyTile(slice(0, n), slice(0, n), seen)], averages.Room(x.dtype)
+    whole, room = [KeyTile(slice(0, n), slice(0, n), seen)], softmax.Room(x.dtype)
 
     def head(q, k, v, out):
         q, k, v, out = q[None, None, None], k[None, None], v[None, None], out[None, None, None]
-        if not averages.are_bounded(averages.longest(q, k, v), math.log(2)).all():
+        if not softmax.are_bounded(softmax.longest(q, k, v), math.log(2)).all():
             raise FloatingPointError("these scores need their largest taken off")
-        averages.unshifted_attention(q, k, v, whole, np.exp2, room, out)
+        softmax.unshifted_attention(q, k, v, whole, np.exp2, room, out)
 
     return over_heads(weights, x, head)
 

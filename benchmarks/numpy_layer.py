@@ -1,4 +1,4 @@
-"""How much faster a layer gets when loops become array operations. Writes book/results/numpy-layer.json.
+"""How much faster a layer gets when loops become array operations. Writes mha_tutorial/results/numpy-layer.json.
 
 python benchmarks/numpy_layer.py
 """

@@ -59,7 +59,7 @@ def fast_both_ways(given: Problem) -> Step:
     layer, visible = FastMultiHeadAttention(given.weights), Causal() if given.causal else None
 
     def step() -> list[np.ndarray]:
-        output, back = layer.with_backward(given.x, visible=visible)
+        output, back = layer.vjp(given.x, visible=visible)
         found = back(given.output_gradient)
         return [output, found.Q + found.K + found.V]
 

@@ -22,19 +22,19 @@ class Answers:
         self.warnings: list[str] = []  # of the last call
 
     def __getattr__(self, name):
-        function, unfilled = getattr(self._module, name), None
+        function, shape_only_weights = getattr(self._module, name), None
 
         def called(*arguments):
-            nonlocal unfilled
+            nonlocal shape_only_weights
             given = [np.copy(argument) if isinstance(argument, np.ndarray) else argument for argument in arguments]
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 try:
                     result = function(*given)
                 except NotImplementedError as error:
-                    unfilled = traceback.extract_tb(error.__traceback__)[-1].name
-            if unfilled:
-                pytest.fail(f"{unfilled} is not filled in yet", pytrace=False)
+                    shape_only_weights = traceback.extract_tb(error.__traceback__)[-1].name
+            if shape_only_weights:
+                pytest.fail(f"{shape_only_weights} is not filled in yet", pytrace=False)
             if any(not np.array_equal(*pair) for pair in zip(given, arguments, strict=True)):
                 pytest.fail(f"{name} changes what it is given; it should make a new array", pytrace=False)
             self.warnings = [str(warning.message) for warning in caught]

@@ -4,7 +4,7 @@ import numpy as np
 from grading import compare, several
 
 from mha_tutorial import RowWeights
-from mha_tutorial.gradients import backward, through_product
+from mha_tutorial.gradients import backward, matmul_vjp
 from mha_tutorial.reference import row
 
 
@@ -12,7 +12,7 @@ def test_product_backward(answers, rng, sizes):
     p, q, r = sizes(3)
     A, B, dC = rng.normal(size=(p, q)), rng.normal(size=(q, r)), rng.normal(size=(p, r))
     hint = "every gradient is shaped like what it belongs to, and there is one product of each shape"
-    dA, dB = through_product(dC, A, B)
+    dA, dB = matmul_vjp(dC, A, B)
     for answer, right, other in zip(
         several(answers.product_backward(A, B, dC), 2, hint), (dA, dB), (dB, dA), strict=True
     ):

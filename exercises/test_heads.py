@@ -4,7 +4,7 @@ import numpy as np
 from grading import compare, several
 
 from mha_tutorial import ColumnWeights
-from mha_tutorial.counting import parameters, unfilled
+from mha_tutorial.analysis.counting import parameters, shape_only_weights
 from mha_tutorial.reference import column, row
 
 
@@ -67,17 +67,17 @@ def test_to_rows(answers, rng, sizes):
 def test_parameters(answers, sizes):
     d_model, group, h_kv, d_k, d_v = sizes(5)
     h = group * h_kv
-    layer = unfilled(d_model, h, h_kv, d_k, d_v)
+    layer = shape_only_weights(d_model, h, h_kv, d_k, d_v)
     compare(
         answers.parameters(d_model, h, h_kv, d_k, d_v),
         parameters(layer),
         hint="a whole number: four matrices, W_q and W_o for h heads, W_k and W_v for h_kv; a bias for what each "
         "head makes, and one for the output, of d_model numbers",
         mistakes={
-            "the biases are missing": parameters(unfilled(d_model, h, h_kv, d_k, d_v, bias=False)),
-            "keys and values are counted for all h heads": parameters(unfilled(d_model, h, h, d_k, d_v)),
+            "the biases are missing": parameters(shape_only_weights(d_model, h, h_kv, d_k, d_v, bias=False)),
+            "keys and values are counted for all h heads": parameters(shape_only_weights(d_model, h, h, d_k, d_v)),
             "the bias of the output is missing": parameters(layer) - d_model,
-            "the values are counted with d_k": parameters(unfilled(d_model, h, h_kv, d_k, d_k))
+            "the values are counted with d_k": parameters(shape_only_weights(d_model, h, h_kv, d_k, d_k))
             + h * d_model * (d_v - d_k),
             "the output's bias is counted once for every head": parameters(layer) + (h - 1) * d_model,
         },

@@ -3,7 +3,7 @@
 from .fast import FastMultiHeadAttention
 from .layer import MultiHeadAttention
 from .masks import Causal, Documents, Mask, Padding, Prefix, Window
-from .show import show
+from .printing import show
 from .trace import Trace
 from .weights import ColumnWeights, RowWeights
 

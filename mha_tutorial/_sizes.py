@@ -26,3 +26,14 @@ def complete(d_model, h, h_kv=None, d_k=None, d_v=None) -> tuple[int, int, int, 
             f"d_model ({d_model}) must be divisible by h ({h}); pass d_k and d_v to choose a head's widths freely"
         )
     return d_model, h, sizes.get("h_kv", h), sizes.get("d_k", d_model // h), sizes.get("d_v", d_model // h)
+
+
+def slices(length: int, step: int) -> list[slice]:
+    """Cut a length into pieces.
+
+    Examples
+    --------
+    >>> slices(5, 2)
+    [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
+    """
+    return [slice(start, min(start + step, length)) for start in range(0, length, step)]

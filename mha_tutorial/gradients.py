@@ -22,7 +22,7 @@ class Gradients(NamedTuple):
     weights: ColumnWeights | RowWeights
 
 
-def through_product(
+def matmul_vjp(
     gradient: Float[Array, "*b p r"], A: Float[Array, "*#b p q"], B: Float[Array, "*#b q r"]
 ) -> tuple[Float[Array, "*b p q"], Float[Array, "*b q r"]]:
     """Hand the gradient of a matrix product ``A @ B`` on to its two factors.
@@ -37,7 +37,7 @@ def through_product(
 
     Examples
     --------
-    >>> for_A, for_B = through_product(np.ones((1, 2)), np.array([[3.0]]), np.array([[5.0, 7.0]]))
+    >>> for_A, for_B = matmul_vjp(np.ones((1, 2)), np.array([[3.0]]), np.array([[5.0, 7.0]]))
     >>> for_A.tolist(), for_B.tolist()
     ([[12.0]], [[3.0, 3.0]])
     """
@@ -140,10 +140,10 @@ def _through_all_steps(
     hidden: Array = np.isneginf(trace.scores)  # (*b, h, m, n)
     blind = np.all(hidden, axis=-2, keepdims=True)  # queries that see no key
     unseen = np.all(_by_group(np.all(hidden, axis=-1, keepdims=True).mT, weights), axis=-3)  # keys no query sees
-    keys, values = (np.repeat(x, weights.group, axis=-3) for x in (trace.keys, trace.values))
+    keys, values = (np.repeat(x, weights.group_size, axis=-3) for x in (trace.keys, trace.values))
 
     A = np.where(hidden, 0, trace.attention)
-    dW_o, d_heads = through_product(dY[..., None, :, :], weights.W_o, trace.heads)
+    dW_o, d_heads = matmul_vjp(dY[..., None, :, :], weights.W_o, trace.heads)
     dA = np.where(hidden, 0, values.mT @ d_heads)
     dS = np.where(hidden, 0, A * (dA - (A * dA).sum(axis=-2, keepdims=True)) * scale)
     # the products with A and with dS: nothing hidden may pass through their zeros
@@ -163,13 +163,13 @@ def _through_projection(
     gradient: Array, W: Array, b: Array | None, tokens: Array, unused: Array
 ) -> tuple[Array, Array, Array | None]:
     """Back through the projection of every head: the gradients of the tokens, the matrices and the biases."""
-    dW, d_tokens = through_product(gradient, W, np.where(unused, 0, tokens[..., None, :, :]))
+    dW, d_tokens = matmul_vjp(gradient, W, np.where(unused, 0, tokens[..., None, :, :]))
     return d_tokens.sum(axis=-3), _over_batch(dW, 3), None if b is None else _over_batch(gradient.sum(axis=-1), 2)
 
 
 def _by_group(heads: Array, weights: ColumnWeights) -> Array:
     """Give the query heads that share a key-value head an axis of their own: (*b, h_kv, group, ...)."""
-    return heads.reshape(*heads.shape[:-3], weights.h_kv, weights.group, *heads.shape[-2:])
+    return heads.reshape(*heads.shape[:-3], weights.h_kv, weights.group_size, *heads.shape[-2:])
 
 
 def _over_batch(array: Array, axes: int) -> Array:

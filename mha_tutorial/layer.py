@@ -125,7 +125,7 @@ class MultiHeadAttention:
             visible, bias = (_for_all_keys(x, shape[-1], k.shape[-2]) for x in (visible, bias))
         if bias is not None:
             score = row.biased(score, bias)
-        group = self.weights.group
+        group = self.weights.group_size
         shared_k, shared_v = (x if group == 1 else np.repeat(x, group, axis=-3) for x in (k, v))
         scores, attention, heads = row.attend(q, shared_k, shared_v, score, visible, has_heads=True)
         return Trace(q, k, v, scores, attention, heads, row.concatenated_output(self.weights, heads))

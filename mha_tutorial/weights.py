@@ -40,7 +40,7 @@ class _Weights:
         return self.W_k.shape[0]
 
     @property
-    def group(self) -> int:
+    def group_size(self) -> int:
         """How many query heads share a key-value head; head ``i`` reads key-value head ``i // group``."""
         return self.h // self.h_kv
 
@@ -101,7 +101,7 @@ class _Weights:
             raise IndexError(
                 f"heads: keep at least one of the {self.h} heads with a slice or a list, got {selection!r}"
             )
-        shared = queries // self.group
+        shared = queries // self.group_size
         distinct, counts = np.unique(shared, return_counts=True)
         evenly = np.array_equal(shared, np.repeat(distinct, counts[0]))
         keys = distinct if evenly else shared

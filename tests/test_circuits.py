@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from mha_tutorial import Causal, ColumnWeights, circuits
+from mha_tutorial import Causal, ColumnWeights
+from mha_tutorial.analysis import circuits
 from mha_tutorial.reference import column, row
 from tests.helpers import D_K, D_MODEL, D_V, GROUPS, N, assert_close, in_both_conventions
 

@@ -9,17 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mha_tutorial import (
-    Causal,
-    ColumnWeights,
-    Documents,
-    MultiHeadAttention,
-    Padding,
-    Prefix,
-    Window,
-    _runs,
-    counting,
-)
+from mha_tutorial import Causal, ColumnWeights, Documents, MultiHeadAttention, Padding, Prefix, Window
+from mha_tutorial.analysis import _runs, counting
 from tests.helpers import D_K, D_MODEL, D_V, M, N
 from tests.test_masks import EveryOther, combined
 
@@ -37,8 +28,8 @@ def test_parameters_are_the_entries_of_the_arrays(bias, rng):
 @pytest.mark.equation("eq-parameters")
 @pytest.mark.parametrize("h", [1, 2, 8, 64])
 def test_usual_widths_have_four_d_squared_parameters(h):
-    assert counting.parameters(counting.unfilled(512, h, bias=False)) == 4 * 512**2
-    assert counting.parameters(counting.unfilled(512, h)) == 4 * 512**2 + 4 * 512
+    assert counting.parameters(counting.shape_only_weights(512, h, bias=False)) == 4 * 512**2
+    assert counting.parameters(counting.shape_only_weights(512, h)) == 4 * 512**2 + 4 * 512
 
 
 @pytest.mark.equation("eq-multiply-adds")
@@ -74,7 +65,7 @@ def test_multiply_adds_are_those_of_the_products_that_are_made(rng):
 @pytest.mark.equation("eq-multiply-adds")
 def test_usual_widths_take_four_n_d_squared_and_two_n_squared_d():
     n, d = 1024, 512
-    costs = counting.multiply_adds(counting.unfilled(d, h=8), n)
+    costs = counting.multiply_adds(counting.shape_only_weights(d, h=8), n)
     assert costs.queries + costs.keys + costs.values + costs.output == 4 * n * d**2
     assert costs.scores + costs.averages == 2 * n**2 * d
 
@@ -82,12 +73,12 @@ def test_usual_widths_take_four_n_d_squared_and_two_n_squared_d():
 @pytest.mark.equation("eq-crossover")
 @pytest.mark.parametrize("h", [1, 8])
 def test_the_quadratic_part_overtakes_at_twice_the_width(h):
-    assert counting.crossover(counting.unfilled(512, h)) == 2 * 512
+    assert counting.crossover(counting.shape_only_weights(512, h)) == 2 * 512
 
 
 @pytest.mark.equation("eq-crossover")
 def test_at_the_crossover_both_parts_cost_the_same():
-    weights = counting.unfilled(24, h=6, h_kv=2, d_k=8, d_v=24)
+    weights = counting.shape_only_weights(24, h=6, h_kv=2, d_k=8, d_v=24)
     n = counting.crossover(weights)
     assert n == 32
     costs = counting.multiply_adds(weights, int(n))
@@ -110,18 +101,18 @@ def test_bytes_are_those_of_the_trace(dtype, rng):
     assert counting.activation_bytes(weights, N) == counting.activation_bytes(weights, N, N)
 
 
-def test_unfilled_weights_take_no_memory_and_are_like_drawn_ones(rng):
-    unfilled, drawn = counting.unfilled(**SIZES), ColumnWeights.random(rng, **SIZES)
+def test_shape_only_weights_take_no_memory_and_are_like_drawn_ones(rng):
+    empty, drawn = counting.shape_only_weights(**SIZES), ColumnWeights.random(rng, **SIZES)
     for name, array in drawn.arrays().items():
-        assert unfilled.arrays()[name].shape == array.shape
-        assert unfilled.arrays()[name].strides == (0,) * array.ndim
-    assert unfilled.dtype == np.float32
-    assert counting.unfilled(12, 4, bias=False).arrays().keys() == {"W_q", "W_k", "W_v", "W_o"}
-    assert (counting.unfilled(12, 4).d_k, counting.unfilled(12, 4).h_kv) == (3, 4)
+        assert empty.arrays()[name].shape == array.shape
+        assert empty.arrays()[name].strides == (0,) * array.ndim
+    assert empty.dtype == np.float32
+    assert counting.shape_only_weights(12, 4, bias=False).arrays().keys() == {"W_q", "W_k", "W_v", "W_o"}
+    assert (counting.shape_only_weights(12, 4).d_k, counting.shape_only_weights(12, 4).h_kv) == (3, 4)
 
 
 def test_numpy_integers_do_not_overflow():
-    layer = counting.unfilled(12288, 96)
+    layer = counting.shape_only_weights(12288, 96)
     for count in (counting.multiply_adds, counting.activation_bytes):
         assert count(layer, np.int32(100_000)) == count(layer, 100_000)
 
@@ -129,7 +120,7 @@ def test_numpy_integers_do_not_overflow():
 @pytest.mark.parametrize("count", [counting.multiply_adds, counting.activation_bytes])
 @pytest.mark.parametrize("which", ["n", "m"])
 def test_lengths_are_whole_numbers(count, which):
-    layer = counting.unfilled(12, 4)
+    layer = counting.shape_only_weights(12, 4)
     assert count(layer, **{"n": 5} | {which: 0}).scores == 0
     for length in (1.5, True, "3", np.ones(2)):
         with pytest.raises(TypeError, match=f"{which} must be a whole number"):
@@ -140,11 +131,11 @@ def test_lengths_are_whole_numbers(count, which):
 
 def test_sizes_that_make_no_layer_are_refused():
     with pytest.raises(ValueError, match=r"d_model \(512\) must be divisible by h \(6\)"):
-        counting.unfilled(512, 6)
+        counting.shape_only_weights(512, 6)
     with pytest.raises(TypeError, match=r"d_model must be a whole number, got 512\.0"):
-        counting.unfilled(512.0, 8)
+        counting.shape_only_weights(512.0, 8)
     with pytest.raises(ValueError, match="h must be at least 1, got -8"):
-        counting.unfilled(512, -8)
+        counting.shape_only_weights(512, -8)
 
 
 @pytest.mark.parametrize(
@@ -227,12 +218,12 @@ def test_visible_pairs_of_nothing():
         (lambda: counting.visible_pairs(Padding([1, 2]), 3), ValueError, r"do not fit the batch axes \(\)"),
         (lambda: counting.visible_pairs(Documents([9]), 3), ValueError, "must not exceed the 3 keys together"),
         (
-            lambda: counting.multiply_adds(counting.unfilled(12, 3), 5, visible=np.ones((4, 4), bool)),
+            lambda: counting.multiply_adds(counting.shape_only_weights(12, 3), 5, visible=np.ones((4, 4), bool)),
             ValueError,
             "does not broadcast to the scores",
         ),
         (
-            lambda: counting.multiply_adds(counting.unfilled(12, 3), 5, visible=np.ones((5, 5))),
+            lambda: counting.multiply_adds(counting.shape_only_weights(12, 3), 5, visible=np.ones((5, 5))),
             TypeError,
             "visible must be a boolean array",
         ),
@@ -250,7 +241,7 @@ def test_pairs_that_cannot_be_counted_are_refused(call, error, message):
 )
 def test_multiply_adds_left_by_a_mask(visible):
     """What is not quadratic stays; scores and averages shrink with the pairs, in every head."""
-    weights = counting.unfilled(**SIZES)
+    weights = counting.shape_only_weights(**SIZES)
     every, left = (counting.multiply_adds(weights, N, M, visible) for visible in (None, visible))
     assert left[:3] + left[5:] == every[:3] + every[5:]
     assert (left.scores, left.averages) == tuple(6 * dense(visible, N, M) * width for width in (D_K, D_V))
@@ -261,13 +252,16 @@ def test_multiply_adds_left_by_a_mask(visible):
 
 def test_multiply_adds_left_by_an_array_for_each_head(rng):
     visible = rng.random((6, N, M)) < 0.3
-    costs = counting.multiply_adds(counting.unfilled(**SIZES).T, N, M, visible)
+    costs = counting.multiply_adds(counting.shape_only_weights(**SIZES).T, N, M, visible)
     assert (costs.scores, costs.averages) == (visible.sum() * D_K, visible.sum() * D_V)
     of_keys = rng.random((1, M)) < 0.3
-    assert counting.multiply_adds(counting.unfilled(**SIZES).T, N, M, of_keys).scores == 6 * N * of_keys.sum() * D_K
+    assert (
+        counting.multiply_adds(counting.shape_only_weights(**SIZES).T, N, M, of_keys).scores
+        == 6 * N * of_keys.sum() * D_K
+    )
 
 
 def test_a_causal_mask_leaves_half_of_the_quadratic_part():
-    n, weights = 1024, counting.unfilled(512, 8)
+    n, weights = 1024, counting.shape_only_weights(512, 8)
     every, causal = (counting.multiply_adds(weights, n, visible=visible) for visible in (None, Causal()))
     assert causal.scores / every.scores == causal.averages / every.averages == (n + 1) / (2 * n)

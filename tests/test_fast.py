@@ -17,12 +17,10 @@ from mha_tutorial import (
     Padding,
     RowWeights,
     Window,
-    averages,
-    fast,
-    folds,
     gradients,
-    work,
 )
+from mha_tutorial.fast import folding, plan, softmax
+from mha_tutorial.fast import layer as layer_module
 from mha_tutorial.reference import row
 from tests.helpers import D_K, D_MODEL, GROUPS, H, M, N, assert_close
 from tests.test_gradients import as_dictionary
@@ -60,10 +58,10 @@ def masks_for(n, m, h=H):
 
 
 # Tiles and jobs so small that a few tokens need several, of sizes that do not divide the lengths.
-SMALL = work.Block(tokens=31, scores=45, side=7, masked_side=5, rows=60, tiny=0)
+SMALL = plan.Block(tokens=31, scores=45, side=7, masked_side=5, rows=60, tiny=0)
 
 
-blocks = st.builds(work.Block, **{name: st.integers(1, 64) for name in work.Block._fields})
+blocks = st.builds(plan.Block, **{name: st.integers(1, 64) for name in plan.Block._fields})
 
 
 def small(*args, threads=2, **options):
@@ -74,8 +72,8 @@ def small(*args, threads=2, **options):
 @pytest.fixture
 def recomputed(monkeypatch):
     """The shapes of the queries for which the largest score was taken off."""
-    shapes, safely = [], work.safe_attention
-    monkeypatch.setattr(work, "safe_attention", lambda q, *rest: shapes.append(q.shape) or safely(q, *rest))
+    shapes, safely = [], plan.safe_attention
+    monkeypatch.setattr(plan, "safe_attention", lambda q, *rest: shapes.append(q.shape) or safely(q, *rest))
     return shapes
 
 
@@ -95,7 +93,7 @@ def converted(weights, dtype):
 @pytest.mark.parametrize("bias", [True, False])
 def test_scale_and_base_fold_into_the_query_projection(exponential, bias, rng):
     weights, (Q, K, _) = draw(rng, bias=bias).T, tokens(rng)
-    folded = folds.fold_scale(weights, exponential)
+    folded = folding.fold_scale(weights, exponential)
     keys = row.project(weights.W_k, K, weights.b_k)
     before = np.exp(row.scaled_dot_product(row.project(weights.W_q, Q, weights.b_q), keys))
     assert_close(exponential(row.project(folded.W_q, Q, folded.b_q) @ keys.mT), before)
@@ -104,7 +102,7 @@ def test_scale_and_base_fold_into_the_query_projection(exponential, bias, rng):
 @pytest.mark.equation("eq-key-bias-drops")
 def test_the_key_bias_adds_one_number_to_all_scores_of_a_query(rng):
     weights, inputs = draw(rng).T, tokens(rng)
-    before, after = (row.multi_head(*inputs, layer) for layer in (weights, folds.drop_key_bias(weights)))
+    before, after = (row.multi_head(*inputs, layer) for layer in (weights, folding.drop_key_bias(weights)))
     added = np.einsum("bhnd,hd->bhn", before.queries, weights.b_k) / D_K**0.5
     assert np.abs(added).max() > 0.1
     assert_close(after.scores + added[..., None], before.scores)
@@ -115,7 +113,7 @@ def test_the_key_bias_adds_one_number_to_all_scores_of_a_query(rng):
 @pytest.mark.parametrize(("h", "h_kv"), GROUPS.values(), ids=GROUPS)
 def test_the_value_bias_folds_into_the_output_bias(h, h_kv, rng):
     weights, inputs = draw(rng, h, h_kv).T, tokens(rng)
-    folded = folds.fold_value_bias(weights)
+    folded = folding.fold_value_bias(weights)
     assert folded.b_v is None
     assert_close(row.multi_head(*inputs, folded).output, row.multi_head(*inputs, weights).output)
 
@@ -123,16 +121,16 @@ def test_the_value_bias_folds_into_the_output_bias(h, h_kv, rng):
 def test_a_value_bias_makes_an_output_bias_and_none_makes_none(rng):
     weights = draw(rng).T
     only = RowWeights(**{name: array for name, array in weights.arrays().items() if name != "b_o"})
-    assert_close(folds.fold_value_bias(only).b_o + weights.b_o, folds.fold_value_bias(weights).b_o)
+    assert_close(folding.fold_value_bias(only).b_o + weights.b_o, folding.fold_value_bias(weights).b_o)
     without = draw(rng, bias=False).T
-    assert folds.fold_value_bias(without) is without
+    assert folding.fold_value_bias(without) is without
 
 
 def test_folding_keeps_the_type_and_the_weights(rng):
     weights = converted(draw(rng).T, np.float32)
     for array in weights.arrays().values():
         array.flags.writeable = False
-    for folded in (folds.fold_scale(weights), folds.drop_key_bias(weights), folds.fold_value_bias(weights)):
+    for folded in (folding.fold_scale(weights), folding.drop_key_bias(weights), folding.fold_value_bias(weights)):
         assert folded.dtype == np.float32
 
 
@@ -216,15 +214,15 @@ def test_float32_is_as_good_as_the_plain_layer_in_float32(n, visible, rng):
 
 
 def test_no_step_is_float64_by_accident(monkeypatch, rng):
-    seen, power = set(), averages.EXP.power
+    seen, power = set(), softmax.EXP.power
 
     def watching(x, out):
         seen.update((x.dtype, out.dtype))
         return power(x, out=out)
 
-    monkeypatch.setattr(fast, "fast_base", lambda: averages.Base(watching, 1.0))
+    monkeypatch.setattr(layer_module, "fast_base", lambda: softmax.Base(watching, 1.0))
     layer, inputs = small(converted(draw(rng).T, np.float32)), tokens(rng, MANY, dtype=np.float32)
-    output, backward = layer.with_backward(*inputs)
+    output, backward = layer.vjp(*inputs)
     found = as_dictionary(backward(output))
     assert {gradient.dtype for gradient in found.values()} == seen == {np.dtype(np.float32)}
 
@@ -264,7 +262,7 @@ def test_scores_that_differ_widely(size, rng):
 
 def bounded(q, k, v, scale=0.5):
     """For one key-value head, by the vectors themselves."""
-    (answer,) = averages.are_bounded(averages.longest(q[None, None], k[None], v[None]), scale)
+    (answer,) = softmax.are_bounded(softmax.longest(q[None, None], k[None], v[None]), scale)
     return answer
 
 
@@ -317,9 +315,9 @@ def test_values_of_any_size(value, score, dtype, rng):
 def test_exact_scores_are_found(dtype, rng):
     q, k = (rng.integers(-9, 9, size=(2, 3, length, 5)).astype(dtype) / 8 for length in (N, M))
     q = q[:, :, None]
-    assert averages.are_exact(q, k).tolist() == [dtype == np.float32] * 2  # the others have bits to spare
+    assert softmax.are_exact(q, k).tolist() == [dtype == np.float32] * 2  # the others have bits to spare
     q[0, ..., 0] *= np.pi
-    assert averages.are_exact(q, k).tolist() == [False, dtype == np.float32]
+    assert softmax.are_exact(q, k).tolist() == [False, dtype == np.float32]
 
 
 def test_only_the_tile_that_needs_it_is_computed_with_the_largest_score_taken_off(recomputed, rng):
@@ -361,14 +359,14 @@ def test_a_query_that_sees_nothing_gets_the_output_bias_alone(rng):
 @pytest.fixture
 def computed(monkeypatch):
     """How many exponentials each tile took."""
-    sizes, exponentials = [], averages.exponentials
+    sizes, exponentials = [], softmax.exponentials
 
     def watched(*args):
         weights = exponentials(*args)
         sizes.append(weights.size)
         return weights
 
-    monkeypatch.setattr(averages, "exponentials", watched)
+    monkeypatch.setattr(softmax, "exponentials", watched)
     return sizes
 
 
@@ -454,7 +452,7 @@ def test_bad_input_is_refused_in_the_same_words(change, error, own_messages, rng
 
 def both_ways(layer, inputs, visible=None):
     """The gradients of the fast and of the plain layer for one random gradient of the output."""
-    output, backward = layer.with_backward(*inputs, visible=visible)
+    output, backward = layer.vjp(*inputs, visible=visible)
     output_gradient = np.random.default_rng(11).normal(size=output.shape).astype(output.dtype)
     return backward(output_gradient), plain_gradients(layer.plain, inputs, output_gradient, visible)
 
@@ -487,7 +485,7 @@ def assert_gradients_close_to_values(found, expected, rtol):
 def done_again(monkeypatch):
     """Grows by one with every backward pass that the fast way gave up."""
     calls, backward = [], gradients.backward
-    monkeypatch.setattr(fast.gradients, "backward", lambda *args: calls.append(1) or backward(*args))
+    monkeypatch.setattr(layer_module.gradients, "backward", lambda *args: calls.append(1) or backward(*args))
     return calls
 
 
@@ -544,7 +542,7 @@ def test_gradients_of_any_lengths_in_any_tiles(data):
 @pytest.mark.parametrize("visible", masks_for(MANY, MORE).values(), ids=masks_for(MANY, MORE))
 def test_the_output_beside_the_way_back_is_that_of_a_call(visible, rng):
     layer, inputs = small(draw(rng)), tokens(rng, MANY, MORE)
-    assert_close(layer.with_backward(*inputs, visible=visible)[0], layer(*inputs, visible=visible))
+    assert_close(layer.vjp(*inputs, visible=visible)[0], layer(*inputs, visible=visible))
 
 
 @pytest.mark.parametrize("visible", [None, Causal()])
@@ -553,7 +551,7 @@ def test_gradients_in_float32_are_as_good_as_the_plain_ones_in_float32(n, visibl
     weights, x, output_gradient = RowWeights.random(rng, 60, h=3), *rng.normal(size=(2, 2, n, 60))
     exact = as_dictionary(plain_gradients(MultiHeadAttention(weights), [x], output_gradient, visible))
     layer, single = FastMultiHeadAttention(converted(weights, np.float32)), x.astype(np.float32)
-    output, backward = layer.with_backward(single, visible=visible)
+    output, backward = layer.vjp(single, visible=visible)
     assert output.dtype == np.float32
     ours, plain = (
         as_dictionary(found)
@@ -584,14 +582,14 @@ def test_logarithms_of_large_sums_cost_no_precision(rng):
             output_gradient.astype(float),
         )
     )["b_v"]
-    ours = layer.with_backward(x)[1](output_gradient).weights.b_v
+    ours = layer.vjp(x)[1](output_gradient).weights.b_v
     plain = plain_gradients(layer.plain, [x], output_gradient).weights.b_v
     assert np.linalg.norm(ours - exact) <= 2 * np.linalg.norm(plain - exact)
 
 
-@pytest.mark.parametrize("base", [averages.EXP, averages.EXP2])
+@pytest.mark.parametrize("base", [softmax.EXP, softmax.EXP2])
 def test_gradients_by_either_exponential(base, monkeypatch, rng):
-    monkeypatch.setattr(fast, "fast_base", lambda: base)
+    monkeypatch.setattr(layer_module, "fast_base", lambda: base)
     assert_gradients_close(*both_ways(small(draw(rng).T), tokens(rng, MANY, MORE)))
 
 
@@ -660,7 +658,7 @@ def test_gradients_without_tokens(n, m, batch, rng):
 
 def test_weights_beyond_what_is_visible_are_not_computed_again(computed, rng):
     layer = small(draw(rng, widths=(D_MODEL,) * 3))
-    output, backward = layer.with_backward(rng.normal(size=(MANY, D_MODEL)), visible=Causal())
+    output, backward = layer.vjp(rng.normal(size=(MANY, D_MODEL)), visible=Causal())
     computed.clear()
     backward(output)
     tiles = [5, 5, 5, 5, 3]
@@ -671,9 +669,9 @@ def test_weights_beyond_what_is_visible_are_not_computed_again(computed, rng):
 def test_no_gradient_has_all_scores_in_memory(rng):
     n, layer = 1021, FastMultiHeadAttention(converted(RowWeights.random(rng, 32, h=8), np.float32))
     x = rng.normal(size=(n, 32)).astype(np.float32)
-    layer.with_backward(x)[1](x)
+    layer.vjp(x)[1](x)
     tracemalloc.start()
-    layer.with_backward(x)[1](x)
+    layer.vjp(x)[1](x)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 8 * n * n * 4 / 4
@@ -683,7 +681,7 @@ def test_the_way_back_changes_nothing_and_can_be_gone_again(rng):
     weights, inputs, visible = draw(rng).T, tokens(rng, MANY, MORE), rng.random((MANY, MORE)) < 0.5
     for array in (*inputs, visible, *weights.arrays().values()):
         array.flags.writeable = False
-    output, backward = small(weights).with_backward(*inputs, visible=visible)
+    output, backward = small(weights).vjp(*inputs, visible=visible)
     output.flags.writeable = False
     once, twice = as_dictionary(backward(output)), as_dictionary(backward(output))
     for name, gradient in once.items():
@@ -693,7 +691,7 @@ def test_the_way_back_changes_nothing_and_can_be_gone_again(rng):
 @pytest.mark.parametrize("change", [lambda dY: dY.mT, lambda dY: dY.astype(np.float32), lambda dY: dY[0]])
 def test_gradients_that_do_not_fit_are_refused_in_the_same_words(change, own_messages, rng):
     layer, inputs = FastMultiHeadAttention(draw(rng)), tokens(rng)
-    output, backward = layer.with_backward(*inputs)
+    output, backward = layer.vjp(*inputs)
     with pytest.raises((TypeError, ValueError)) as plain:
         plain_gradients(layer.plain, inputs, change(output))
     with pytest.raises(plain.type) as ours:
@@ -707,16 +705,16 @@ def test_gradients_that_do_not_fit_are_refused_in_the_same_words(change, own_mes
 @pytest.mark.parametrize(
     ("extensions", "base"),
     [
-        ({"baseline": ["X86_V2"], "found": ["X86_V3", "X86_V4"]}, averages.EXP2),
-        ({"baseline": ["SSE3"], "found": ["AVX2", "AVX512_SKX"]}, averages.EXP2),
-        ({"baseline": ["X86_V4"]}, averages.EXP2),
-        ({"baseline": ["NEON"], "found": ["ASIMDHP"]}, averages.EXP),
-        ({"baseline": ["X86_V2"], "found": ["X86_V3"], "not found": ["X86_V4"]}, averages.EXP),
+        ({"baseline": ["X86_V2"], "found": ["X86_V3", "X86_V4"]}, softmax.EXP2),
+        ({"baseline": ["SSE3"], "found": ["AVX2", "AVX512_SKX"]}, softmax.EXP2),
+        ({"baseline": ["X86_V4"]}, softmax.EXP2),
+        ({"baseline": ["NEON"], "found": ["ASIMDHP"]}, softmax.EXP),
+        ({"baseline": ["X86_V2"], "found": ["X86_V3"], "not found": ["X86_V4"]}, softmax.EXP),
     ],
 )
 def test_the_exponential_that_the_processor_is_fast_at(extensions, base, monkeypatch, rng):
     monkeypatch.setattr(np, "show_config", lambda mode: {"SIMD Extensions": extensions})
-    assert averages.fast_base() is base
+    assert softmax.fast_base() is base
     layer, inputs = FastMultiHeadAttention(draw(rng)), tokens(rng)
     assert_close(layer(*inputs), layer.plain(*inputs))
     for scale in (1, 1e4):

@@ -3,19 +3,11 @@
 import numpy as np
 import pytest
 
-from mha_tutorial import (
-    Causal,
-    FastMultiHeadAttention,
-    MultiHeadAttention,
-    Padding,
-    RowWeights,
-    averages,
-    fast,
-    gradients,
-    tiles,
-    work,
-)
-from mha_tutorial.work import Block
+from mha_tutorial import Causal, FastMultiHeadAttention, MultiHeadAttention, Padding, RowWeights, gradients
+from mha_tutorial._sizes import slices
+from mha_tutorial.fast import layer as layer_module
+from mha_tutorial.fast import plan, softmax, tiles
+from mha_tutorial.fast.plan import Block
 from tests.helpers import D_K, D_MODEL, D_V, GROUPS, assert_close
 from tests.test_fast import both_ways, converted, tokens
 from tests.test_gradients import as_dictionary
@@ -30,7 +22,7 @@ def run(case: Case, **options):
     layer = FastMultiHeadAttention(case.weights, scale=case.scale, **options)
     inputs = [x for x in case[1:4] if x is not None]
     alone = layer(*inputs, visible=case.visible, bias=case.bias)
-    output, backward = layer.with_backward(*inputs, visible=case.visible, bias=case.bias)
+    output, backward = layer.vjp(*inputs, visible=case.visible, bias=case.bias)
     np.testing.assert_array_equal(np.isnan(alone), np.isnan(output))
     found = backward(case.dY)
     return alone, output, dict(zip("QKV", found[:3], strict=True)) | found.weights.arrays()
@@ -69,7 +61,7 @@ def errors(weights, inputs, output_gradient, **options):
     exact = MultiHeadAttention(converted(single, np.float64))
     doubles = [x.astype(float) for x in inputs], output_gradient.astype(float)
     right = by_plain(exact, *doubles, **{name: widened(x) for name, x in options.items()})
-    output, backward = layer.with_backward(*inputs, **options)
+    output, backward = layer.vjp(*inputs, **options)
     fast = as_dictionary(backward(output_gradient)) | {"output": output}
     plain = by_plain(layer.plain, inputs, output_gradient, **options)
     return {
@@ -97,11 +89,11 @@ def assert_as_good(all_errors, most=2.0):
         assert np.median(ratios) <= most, (name, ratios)
 
 
-@pytest.mark.parametrize("base", [averages.EXP, averages.EXP2], ids=["exp", "exp2"])
+@pytest.mark.parametrize("base", [softmax.EXP, softmax.EXP2], ids=["exp", "exp2"])
 @pytest.mark.parametrize("power", [*range(-8, -3), *range(-3, 24, 6)])
 def test_exact_scores_are_as_good_as_plain(power, base, monkeypatch):
     """Integers, the queries times a power of two: scores up to 1e8, with ties and leads of every size."""
-    monkeypatch.setattr(fast, "fast_base", lambda: base)
+    monkeypatch.setattr(layer_module, "fast_base", lambda: base)
     drawn = []
     for seed in range(10):
         rng = np.random.default_rng(seed)
@@ -114,10 +106,10 @@ def test_exact_scores_are_as_good_as_plain(power, base, monkeypatch):
     assert_as_good(drawn)
 
 
-@pytest.mark.parametrize("base", [averages.EXP, averages.EXP2], ids=["exp", "exp2"])
+@pytest.mark.parametrize("base", [softmax.EXP, softmax.EXP2], ids=["exp", "exp2"])
 def test_exact_scores_that_all_lie_around_a_large_one(base, monkeypatch):
     """Around 40, below the limit: a power of two takes 40 times log2(e), which is not exact."""
-    monkeypatch.setattr(fast, "fast_base", lambda: base)
+    monkeypatch.setattr(layer_module, "fast_base", lambda: base)
     unit, drawn = np.eye(4)[None], []
     for seed in range(10):
         rng = np.random.default_rng(seed)
@@ -166,7 +158,7 @@ def test_where_one_key_leads_every_gradient_is_that_of_the_plain_layer(size):
         trace = layer.plain.trace(x)
         assert set(np.unique(trace.attention)) == {0, 1}
         expected = as_dictionary(gradients.backward(dY, trace, x, x, x, layer.plain.weights))
-        found = as_dictionary(layer.with_backward(x)[1](dY))
+        found = as_dictionary(layer.vjp(x)[1](dY))
         assert not found["W_q"].any()
         for name, gradient in expected.items():
             assert_close(found[name], gradient, rtol=1e-5)
@@ -216,7 +208,7 @@ def test_any_scale(scale, visible, rng):
     weights, inputs = draw(rng), tokens(rng, 23, 29)
     layer = FastMultiHeadAttention(weights, scale=scale, block=SMALL)
     assert_close(layer(*inputs, visible=visible), layer.plain(*inputs, visible=visible))
-    output, backward = layer.with_backward(*inputs, visible=visible)
+    output, backward = layer.vjp(*inputs, visible=visible)
     found = as_dictionary(backward(output))
     trace = layer.plain.trace(*inputs, visible=visible)
     expected = as_dictionary(gradients.backward(output, trace, *inputs, layer.plain.weights, float(scale)))
@@ -250,7 +242,7 @@ def test_any_bias(kind, h, h_kv, rng):
     for visible in (None, Causal("bottom-right"), Padding([20, 29])):
         expected = layer.plain.trace(*inputs, visible=visible, bias=bias)
         assert_close(layer(*inputs, visible=visible, bias=bias), expected.output)
-        output, backward = layer.with_backward(*inputs, visible=visible, bias=bias)
+        output, backward = layer.vjp(*inputs, visible=visible, bias=bias)
         assert_close(output, expected.output)
         right = as_dictionary(gradients.backward(output, expected, *inputs, layer.plain.weights))
         for name, gradient in as_dictionary(backward(output)).items():
@@ -261,7 +253,7 @@ def test_a_bias_of_more_bits_goes_the_plain_way(rng):
     layer = FastMultiHeadAttention(converted(draw(rng).T, np.float32))
     inputs, bias = tokens(rng, dtype=np.float32), rng.normal(size=(5, 7))
     assert np.array_equal(layer(*inputs, bias=bias), layer.plain(*inputs, bias=bias))
-    output, backward = layer.with_backward(*inputs, bias=bias)
+    output, backward = layer.vjp(*inputs, bias=bias)
     expected = gradients.backward(output, layer.plain.trace(*inputs, bias=bias), *inputs, layer.plain.weights)
     assert np.array_equal(backward(output).Q, expected.Q)
     halves = bias.astype(np.float16)  # and of fewer bits the fast one
@@ -315,10 +307,10 @@ def test_no_way_back_through_what_is_not_known(name, rng):
     given = turned_by_head if name == "prepare" else (np.zeros((3, 1, D_K)), np.zeros((3, 1, D_V)))
     layer = FastMultiHeadAttention(draw(rng), **{name: given})
     with pytest.raises(NotImplementedError, match=rf"no gradient through {name}=.*torch\.MultiHeadAttention"):
-        layer.with_backward(*tokens(rng))
+        layer.vjp(*tokens(rng))
 
 
-@pytest.mark.parametrize("call", ["__call__", "with_backward"])
+@pytest.mark.parametrize("call", ["__call__", "vjp"])
 @pytest.mark.parametrize(
     ("options", "error"),
     [
@@ -353,7 +345,7 @@ def test_biases_of_some_projections_only(rng):
 def test_padding_of_nan_does_not_slow_down_or_touch_the_rest(rng, monkeypatch):
     """Keys that no query sees are zero for the products: no tile needs its largest score taken off."""
     safely = []
-    monkeypatch.setattr(work, "safe_attention", lambda *args: safely.append(args))
+    monkeypatch.setattr(plan, "safe_attention", lambda *args: safely.append(args))
     layer, (Q, K, V) = FastMultiHeadAttention(draw(rng), block=SMALL), tokens(rng, 23, 29)
     expected = layer(Q, K, V, visible=Padding([17, 26]))
     K[0, 17:], V[0, 17:], K[1, 26:] = np.nan, np.inf, -np.inf
@@ -365,7 +357,7 @@ def test_many_different_tiles_of_a_mask_stay_truth_values(monkeypatch, rng):
     monkeypatch.setattr(tiles, "FACTORS", 60)
     layer, inputs = FastMultiHeadAttention(draw(rng), block=SMALL), tokens(rng, 23, 29)
     visible = rng.random((23, 29)) < 0.6
-    made = tiles.TileMask(visible, (2, 3, 23, 29), h_kv=3).tiles(tiles.slices(23, 3), tiles.slices(29, 3))
+    made = tiles.TileMask(visible, (2, 3, 23, 29), h_kv=3).tiles(slices(23, 3), slices(29, 3))
     kinds = {tile.seen.dtype for some in made for tile in some.kv_tiles if tile.seen is not None}
     assert kinds == {np.dtype(bool), np.dtype(np.float32)}
     assert_close(layer(*inputs, visible=visible), layer.plain(*inputs, visible=visible))

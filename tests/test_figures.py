@@ -4,7 +4,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from mha_tutorial import ColumnWeights, RowWeights, figures, steps
+from mha_tutorial import ColumnWeights, RowWeights, figures
+from mha_tutorial.examples import steps
 from mha_tutorial.reference import column
 
 

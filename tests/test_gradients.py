@@ -6,7 +6,7 @@ import torch
 
 import mha_tutorial.torch  # noqa: F401  # the first calls of exp and its like are made by one thread there
 from mha_tutorial import Causal, ColumnWeights, MultiHeadAttention, Padding, Trace
-from mha_tutorial.gradients import Gradients, backward, through_product
+from mha_tutorial.gradients import Gradients, backward, matmul_vjp
 from mha_tutorial.reference import column, row
 from tests.helpers import GROUPS, assert_close, in_both_conventions
 
@@ -61,7 +61,7 @@ def central_difference(loss, array, place, step=1e-5):
 @pytest.mark.equation("eq-grad-product")
 def test_product_rule_entry_by_entry(rng):
     A, B, gradient = rng.normal(size=(2, 3)), rng.normal(size=(3, 5)), rng.normal(size=(2, 5))
-    for_A, for_B = through_product(gradient, A, B)
+    for_A, for_B = matmul_vjp(gradient, A, B)
     for place in np.ndindex(A.shape):  # a step of one is exact: the loss is linear in each factor
         slope = central_difference(lambda A: (gradient * (A @ B)).sum(), A, place, step=1.0)
         assert_close(for_A[place], slope)
@@ -108,7 +108,8 @@ def torch_gradients(inputs, weights, output_gradient, visible, scale):
 
     q = project("q", "Q")
     k, v = (
-        project(which, tokens).repeat_interleave(weights.group, dim=1) for which, tokens in (("k", "K"), ("v", "V"))
+        project(which, tokens).repeat_interleave(weights.group_size, dim=1)
+        for which, tokens in (("k", "K"), ("v", "V"))
     )
     scores = k.mT @ q * scale
     if visible is not None:
@@ -400,4 +401,4 @@ def test_weights_of_a_layer_are_not_the_layer(inputs, rng):
 @pytest.mark.parametrize("shapes", [((2, 7), (2, 4), (5, 7)), ((2, 7), (3, 4), (4, 7)), ((2, 7), (2, 4), (4, 6))])
 def test_shapes_that_are_no_product_are_refused(shapes):
     with pytest.raises(ValueError, match=r"^the gradient of a product .* must be \(\.\.\., p, r\), got"):
-        through_product(*map(np.ones, shapes))
+        matmul_vjp(*map(np.ones, shapes))

@@ -62,7 +62,7 @@ def oracle(case: Case):
     """The output and every gradient, with the size of their terms: {name: Sum}."""
     w = {name: array.astype(np.longdouble) for name, array in case.weights.arrays().items()}
     Q, K, V, dY = (x.astype(np.longdouble) for x in (*case.inputs, case.dY))
-    b, n, m, h, group = len(Q), Q.shape[-2], K.shape[-2], case.weights.h, case.weights.group
+    b, n, m, h, group = len(Q), Q.shape[-2], K.shape[-2], case.weights.h, case.weights.group_size
     seen = np.broadcast_to(seen_by(case), (b, h, n, m))
     bias = np.broadcast_to(np.longdouble(0) if case.bias is None else case.bias, (b, h, n, m)).astype(np.longdouble)
     scale = case.weights.d_k**-0.5 if case.scale is None else case.scale

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from mha_tutorial import threads
+from mha_tutorial.fast import threads
 
 SECONDS = 60
 NO_FORK = pytest.mark.skipif(sys.platform == "win32", reason="Windows does not fork")
@@ -22,8 +22,9 @@ import faulthandler, os, signal, sys, threading, time
 faulthandler.dump_traceback_later({seconds}, exit=True)
 import numpy as np
 from threadpoolctl import ThreadpoolController, threadpool_limits
-from mha_tutorial import FastMultiHeadAttention, RowWeights, threads
-from mha_tutorial.work import Block
+from mha_tutorial import FastMultiHeadAttention, RowWeights
+from mha_tutorial.fast import threads
+from mha_tutorial.fast.plan import Block
 
 BLAS = ThreadpoolController().select(user_api="blas")
 def set_blas(number):
@@ -41,7 +42,7 @@ weights, x = RowWeights.random(rng, 32, h=4), rng.normal(size=(2, 90, 32))
 layer, insisting = (FastMultiHeadAttention(weights, threads=number, block=Block(tiny=0)) for number in (None, 2))
 
 def both_ways(layer=layer):
-    output, backward = layer.with_backward(x)
+    output, backward = layer.vjp(x)
     return backward(output)
 
 def run(*works):
@@ -113,7 +114,7 @@ def test_many_threads_at_once(chosen):
 
 def test_the_way_back_on_another_thread():
     in_a_process("""
-        ways = [layer.with_backward(x), insisting.with_backward(x)]
+        ways = [layer.vjp(x), insisting.vjp(x)]
         run(*[lambda way=way: way[1](way[0]) for way in ways for _ in range(5)])
         assert blas() == {3}
     """)
@@ -209,7 +210,7 @@ def test_an_error_gives_back():
             raise ZeroDivisionError
         for one in (layer, insisting):
             one._attend = fail
-            for call in (one, one.with_backward):
+            for call in (one, one.vjp):
                 try:
                     call(x)
                 except ZeroDivisionError:

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from mha_tutorial import scaling
+from mha_tutorial.analysis import scaling
 from mha_tutorial.reference import row
 from tests.helpers import M, assert_close
 

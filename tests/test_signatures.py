@@ -42,7 +42,7 @@ def by_hand(weights, x, memory, places, visible=True, bias=0.0, scale=D_K**-0.5,
     """The output, head by head, in plain formulas."""
     output = np.zeros((*x.shape[:-1], weights.d_model)) + weights.b_o
     for head in range(weights.h):
-        shared = head // weights.group
+        shared = head // weights.group_size
         q = (x @ weights.W_q[head] + weights.b_q[head])[:, None]
         k = (memory @ weights.W_k[shared] + weights.b_k[shared])[:, None]
         v = memory @ weights.W_v[shared] + weights.b_v[shared]

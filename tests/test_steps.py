@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from mha_tutorial import RowWeights
+from mha_tutorial.examples.steps import eleven_steps, merge_heads, split_heads
 from mha_tutorial.reference import row
-from mha_tutorial.steps import eleven_steps, merge_heads, split_heads
 from tests.helpers import D_K, H, N, assert_close
 
 

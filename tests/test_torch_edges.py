@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from mha_tutorial import Causal, Documents, Mask, Padding, Prefix, Window
 from mha_tutorial.torch import MultiHeadAttention, flex, fused, guarded, naive, online
-from mha_tutorial.torch.masks import rows
+from mha_tutorial.torch.masks import to_tensor
 from tests import torch_oracle
 from tests.torch_helpers import array, on_a_gpu, one_thread, tensors  # noqa: F401
 
@@ -28,7 +28,7 @@ DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 def foreign(q, k, v, *, visible=None, bias=None, scale=None, dropout=0.0):
     """A kernel that is not of the package, and knows of nothing that is not finite."""
     if isinstance(visible, Mask):
-        visible = rows(visible, q.shape[0], q.shape[2], k.shape[2], q.device)
+        visible = to_tensor(visible, q.shape[0], q.shape[2], k.shape[2], q.device)
     mask = visible
     if bias is not None:
         mask = bias.to(q) if visible is None else bias.to(q).masked_fill(~visible, -torch.inf)

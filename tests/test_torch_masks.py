@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from mha_tutorial import Causal, Padding, Window
-from mha_tutorial.torch.masks import reach, rows
+from mha_tutorial.torch.masks import to_tensor, visible_key_range
 
 SIMPLE = [
     Causal("top-left"),
@@ -34,9 +34,9 @@ LENGTHS = [(5, 7), (7, 5), (5, 5), (1, 7), (7, 3)]
 def test_tensors_are_the_arrays(mask):
     for n, m in LENGTHS:
         whole = np.broadcast_to(mask.rows(n, m, (2,)), (2, n, m))
-        made = rows(mask, 2, n, m, torch.device("cpu")).expand(2, 1, n, m)[:, 0]
+        made = to_tensor(mask, 2, n, m, torch.device("cpu")).expand(2, 1, n, m)[:, 0]
         assert np.array_equal(made.numpy(), whole)
-        part = rows(mask, 2, n, m, torch.device("cpu"), slice(1, 4), slice(2, 6)).expand(
+        part = to_tensor(mask, 2, n, m, torch.device("cpu"), slice(1, 4), slice(2, 6)).expand(
             2, 1, *whole[0, 1:4, 2:6].shape
         )
         assert np.array_equal(part[:, 0].numpy(), whole[:, 1:4, 2:6])
@@ -47,7 +47,7 @@ def test_nothing_is_visible_out_of_reach(mask):
     for n, m in LENGTHS:
         whole = np.broadcast_to(mask.rows(n, m, (2,)), (2, n, m))
         for start, stop in itertools.combinations(range(n + 1), 2):
-            low, high = reach(mask, start, stop, n, m)
+            low, high = visible_key_range(mask, start, stop, n, m)
             seen = whole[:, start:stop].any(axis=(0, 1))
             assert 0 <= low <= high <= m
             assert not seen[:low].any()

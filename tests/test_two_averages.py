@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from mha_tutorial import ColumnWeights, two_averages
+from mha_tutorial import ColumnWeights
+from mha_tutorial.examples import two_averages
 from mha_tutorial.reference import column
 
 TASKS = {
@@ -115,7 +116,7 @@ def test_what_is_missed_is_the_distance_from_a_line(first, second, rng):
     attended = rng.random(size=(20, len(first)))
     for wanted in (first, second):
         distances = [np.linalg.lstsq(w[:, None], wanted)[1][0] for w in attended]
-        np.testing.assert_allclose(two_averages.missed(wanted, attended), distances, rtol=1e-12, atol=1e-15)
+        np.testing.assert_allclose(two_averages.residual_error(wanted, attended), distances, rtol=1e-12, atol=1e-15)
 
 
 def test_a_token_that_counts_twice_is_refused():

@@ -21,7 +21,7 @@ def weights(rng):
 def test_sizes_are_read_off_the_arrays(cls, rng):
     weights = cls.random(rng, **SIZES)
     assert {name: getattr(weights, name) for name in SIZES} == SIZES
-    assert weights.group == 3
+    assert weights.group_size == 3
     assert weights.widths == (D_MODEL,) * 3
     assert weights.dtype == np.float64
 

@@ -5,7 +5,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from mha_tutorial import MultiHeadAttention, worked
+from mha_tutorial import MultiHeadAttention
+from mha_tutorial.examples import worked
 from mha_tutorial.reference import column, loops, row
 from tests.helpers import assert_close
 
@@ -40,7 +41,7 @@ def test_hello_world_has_the_made_up_scores():
 
 
 def test_one_word_has_one_vector_before_attention_and_two_after():
-    (first, X), (second, Y) = worked.stoned()
+    (first, X), (second, Y) = worked.polysemy()
     before, after = [], []
     for tokens, vectors in ((first, X), (second, Y)):
         place = tokens.index("stoned")

@@ -77,7 +77,7 @@ def multi_head(
             _project(weights.W_k, K[b], weights.b_k, one.keys)
             _project(weights.W_v, V[b], weights.b_v, one.values)
             for head in range(h):
-                _attend(one, head, head // weights.group, score, seen[b][head])
+                _attend(one, head, head // weights.group_size, score, seen[b][head])
             _write(weights, one)
     return trace
 

@@ -319,7 +319,7 @@ def multi_head(
     keys = project(weights.W_k, K, weights.b_k)
     queries, keys = convention.prepared(prepare, positions, (Q, K), (queries, keys))
     values = project(weights.W_v, V, weights.b_v)
-    shared_keys, shared_values = (np.repeat(x, weights.group, axis=-3) for x in (keys, values))
+    shared_keys, shared_values = (np.repeat(x, weights.group_size, axis=-3) for x in (keys, values))
     scores, A, heads = attend(queries, shared_keys, shared_values, score, visible, has_heads=True)
     return Trace(queries, keys, values, scores, A, heads, summed_output(weights, heads))
 

@@ -8,9 +8,9 @@ for _dtype in (_torch.float32, _torch.float64):
     for _function in (_torch.exp, _torch.exp2, _torch.log, _torch.sqrt, _torch.tanh):
         _function(_torch.ones(64, dtype=_dtype, device="cpu"))
 
-from .attention import MultiHeadAttention  # noqa: E402
+from .extra_keys import ExtraKeys  # noqa: E402
 from .kernels import KERNELS, backend_of, flex, fused, fused_on, guarded, naive, online  # noqa: E402
-from .slots import ExtraKeys  # noqa: E402
+from .layer import MultiHeadAttention  # noqa: E402
 
 __all__ = [
     "KERNELS",

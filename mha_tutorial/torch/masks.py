@@ -13,7 +13,7 @@ from ..masks import And, Causal, Documents, Mask, Not, Or, Padding, Prefix, Wind
 Positions = Callable[[Tensor, Tensor, Tensor], Tensor]  # entries of the batch, queries, keys -> visible
 
 
-def at_positions(mask: Mask, b: int, n: int, m: int, device: torch.device) -> Positions:
+def mask_mod(mask: Mask, b: int, n: int, m: int, device: torch.device) -> Positions:
     """Turn a structured mask into a function of positions, which broadcasts: the form `flex` takes.
 
     Raises
@@ -23,14 +23,14 @@ def at_positions(mask: Mask, b: int, n: int, m: int, device: torch.device) -> Po
 
     Examples
     --------
-    >>> sees = at_positions(Causal("bottom-right"), b=1, n=2, m=3, device=torch.device("cpu"))
+    >>> sees = mask_mod(Causal("bottom-right"), b=1, n=2, m=3, device=torch.device("cpu"))
     >>> sees(torch.tensor(0), torch.arange(2)[:, None], torch.arange(3)).int()
     tensor([[1, 1, 0],
             [1, 1, 1]], dtype=torch.int32)
     """
 
     def inner(rule: Mask) -> Positions:
-        return at_positions(rule, b, n, m, device)
+        return mask_mod(rule, b, n, m, device)
 
     match mask:
         case And(left, right):
@@ -70,7 +70,7 @@ def at_positions(mask: Mask, b: int, n: int, m: int, device: torch.device) -> Po
     raise TypeError(f"no rule is known for the mask {type(mask).__name__}; pass a boolean tensor, mask.rows(n, m)")
 
 
-def rows(
+def to_tensor(
     mask: Mask,
     b: int,
     n: int,
@@ -88,18 +88,18 @@ def rows(
 
     Examples
     --------
-    >>> rows(Padding([3, 1]), b=2, n=5, m=3, device=torch.device("cpu"))[:, 0, 0].int()
+    >>> to_tensor(Padding([3, 1]), b=2, n=5, m=3, device=torch.device("cpu"))[:, 0, 0].int()
     tensor([[1, 1, 1],
             [1, 0, 0]], dtype=torch.int32)
     """
     entry = torch.arange(b, device=device)[:, None, None, None]
     i = torch.arange(n, device=device)[queries, None]
     j = torch.arange(m, device=device)[keys]
-    visible = at_positions(mask, b, n, m, device)(entry, i, j)
+    visible = mask_mod(mask, b, n, m, device)(entry, i, j)
     return visible.view((1,) * (4 - visible.ndim) + visible.shape)
 
 
-def reach(mask: Mask, start: int, stop: int, n: int, m: int) -> tuple[int, int]:
+def visible_key_range(mask: Mask, start: int, stop: int, n: int, m: int) -> tuple[int, int]:
     """Find the first key that queries from `start` up to `stop` may see, and the key after the last.
 
     No query among them sees a key outside, in any entry of the batch; what is inside may be hidden still. In a
@@ -107,16 +107,16 @@ def reach(mask: Mask, start: int, stop: int, n: int, m: int) -> tuple[int, int]:
 
     Examples
     --------
-    >>> reach(Window(3) & Causal(), 10, 20, 100, 100)
+    >>> visible_key_range(Window(3) & Causal(), 10, 20, 100, 100)
     (8, 20)
     """
     match mask:
         case And(left, right):
-            first, second = reach(left, start, stop, n, m), reach(right, start, stop, n, m)
+            first, second = visible_key_range(left, start, stop, n, m), visible_key_range(right, start, stop, n, m)
             low = max(first[0], second[0])
             return low, max(low, min(first[1], second[1]))
         case Or(left, right):
-            first, second = reach(left, start, stop, n, m), reach(right, start, stop, n, m)
+            first, second = visible_key_range(left, start, stop, n, m), visible_key_range(right, start, stop, n, m)
             return min(first[0], second[0]), max(first[1], second[1])
         case Causal():
             return 0, _within(stop + offset(mask, n, m), m)

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 from ...masks import Mask
-from ..masks import at_positions
+from ..masks import mask_mod
 from .guard import is_eager, is_tame, run_kernel
 from .online import online
 from .selection import hidden_pairs, without_unseen
@@ -90,7 +90,7 @@ def _compiled():
 
 @lru_cache(maxsize=16)
 def _structured(mask: Mask, b: int, n: int, m: int, device: torch.device) -> BlockMask:
-    sees = at_positions(mask, b, n, m, device)
+    sees = mask_mod(mask, b, n, m, device)
     return create_block_mask(lambda entry, head, i, j: sees(entry, i, j), b, None, n, m, device=device)
 
 

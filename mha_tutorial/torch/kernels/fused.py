@@ -12,7 +12,7 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 
 from ...masks import Causal, Mask, Padding, offset
 from .._checks import check_kernel
-from ..masks import reach, rows
+from ..masks import to_tensor, visible_key_range
 from .guard import Kernel, is_differentiated, is_eager, is_tame, is_transformed, run_kernel, sums
 from .naive import naive
 from .online import online
@@ -118,7 +118,7 @@ class _Call(NamedTuple):
     v: Tensor
     mask: Tensor | None  # boolean, or floating and added
     causal: bool
-    blind: int  # so many queries at the front see nothing and are left out
+    fully_masked: int  # so many queries at the front see nothing and are left out
 
 
 def _fused(q: Tensor, k: Tensor, v: Tensor, *, visible, bias, scale: float, dropout: float) -> Tensor:
@@ -214,7 +214,7 @@ def _call(q: Tensor, k: Tensor, v: Tensor, dropout: float, *, visible, bias, sca
     )[..., : v.shape[-1]].to(dtype)
     if bias is not None and not (call.q.shape[2] and call.k.shape[2]):
         heads = heads + bias.flatten()[:0].sum().to(dtype)  # zero; the backend leaves out the bias and its gradient
-    return pad(heads, (0, 0, call.blind, 0)) if call.blind else heads
+    return pad(heads, (0, 0, call.fully_masked, 0)) if call.fully_masked else heads
 
 
 def _is_taken(bias: Tensor, q: Tensor) -> bool:
@@ -226,18 +226,18 @@ def _is_taken(bias: Tensor, q: Tensor) -> bool:
 
 def _prepare(q: Tensor, k: Tensor, v: Tensor, visible, bias: Tensor | None) -> _Call:
     b, n, m = q.shape[0], q.shape[2], k.shape[2]
-    causal, blind, keys = False, 0, slice(None)
+    causal, fully_masked, keys = False, 0, slice(None)
     if isinstance(visible, Mask):
-        keys = slice(*reach(visible, 0, n, n, m))
+        keys = slice(*visible_key_range(visible, 0, n, n, m))
         if isinstance(visible, Causal) and bias is None:
             shift = offset(visible, n, m)
-            blind = min(max(-shift, 0), n)
+            fully_masked = min(max(-shift, 0), n)
             if shift <= 0 and n > 1:  # an `if` makes a bool of what is a symbol in a compiled graph
                 causal = True
         if causal or _all_visible(visible, b, n, m, keys):
             visible = None
         else:
-            visible = rows(visible, b, n, m, q.device, keys=keys)
+            visible = to_tensor(visible, b, n, m, q.device, keys=keys)
     mask = visible
     if bias is not None:
         bias = bias[..., keys] if bias.shape[-1] > 1 else bias
@@ -245,7 +245,7 @@ def _prepare(q: Tensor, k: Tensor, v: Tensor, visible, bias: Tensor | None) -> _
         mask = bias if visible is None else bias.masked_fill(~visible, -torch.inf)
     if mask is not None:
         mask = mask[(None,) * (4 - mask.ndim)]
-    return _Call(q[:, :, blind:], k[:, :, keys], v[:, :, keys], mask, causal, blind)
+    return _Call(q[:, :, fully_masked:], k[:, :, keys], v[:, :, keys], mask, causal, fully_masked)
 
 
 def _all_visible(mask: Mask, b: int, n: int, m: int, keys: slice) -> bool:

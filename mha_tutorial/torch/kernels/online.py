@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ...masks import Mask
-from ..masks import reach
+from ..masks import visible_key_range
 from .guard import is_eager, is_tame, is_transformed, no_autocast, run_kernel, sums
 from .selection import (
     all_finite,
@@ -112,7 +112,9 @@ class _Problem(NamedTuple):
         n, m, block = self.q.shape[2], self.k.shape[2], self.block
         for start in range(0, n, block):
             queries = slice(start, min(start + block, n))
-            low, high = (0, m) if self.rule is None else reach(self.rule, queries.start, queries.stop, n, m)
+            low, high = (
+                (0, m) if self.rule is None else visible_key_range(self.rule, queries.start, queries.stop, n, m)
+            )
             blocks = [slice(j, min(j + block, m)) for j in range(low // block * block, high, block)]
             yield queries, [_Tile(self, queries, keys) for keys in blocks]
 

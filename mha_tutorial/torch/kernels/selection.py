@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ...masks import Mask
-from ..masks import rows
+from ..masks import to_tensor
 from .guard import is_differentiated, is_eager, is_transformed
 
 
@@ -74,7 +74,7 @@ def hidden_pairs(
     With a tile, the mask is cut to it if it is a structured one; tensors are of the tile already.
     """
     if isinstance(visible, Mask):
-        visible = rows(visible, b, n, m, device, *tile)
+        visible = to_tensor(visible, b, n, m, device, *tile)
     hidden = None if visible is None else ~visible
     if bias is not None:
         hidden = bias.isneginf() if hidden is None else hidden | bias.isneginf()

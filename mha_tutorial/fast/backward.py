@@ -7,12 +7,12 @@ import numpy as np
 from einops import rearrange
 from numpy import ndarray as Array
 
-from .averages import Room, unshifted_weights
-from .gradients import Gradients
+from .._sizes import slices
+from ..gradients import Gradients
+from ..weights import RowWeights
+from .plan import Job, Plan
+from .softmax import Room, unshifted_weights
 from .threads import parallel_map
-from .tiles import slices
-from .weights import RowWeights
-from .work import Job, Plan
 
 STEPS = 16  # so many rows are added up in the type they have before 64 bits are used
 
@@ -48,7 +48,7 @@ def layer_vjp(
         "(b n) (g r d) -> g b r n d",
         n=inputs[0].shape[-2],
         g=weights.h_kv,
-        r=weights.group,
+        r=weights.group_size,
     )
     matrices = weights.W_q, weights.W_k, weights.W_v
     d_projected = [_room_for(x, W, weights.h_kv) for x, W in zip(inputs, matrices, strict=True)]

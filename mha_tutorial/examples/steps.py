@@ -6,10 +6,10 @@ import numpy as np
 from jaxtyping import Float
 from numpy import ndarray as Array
 
-from ._checks import ROWS as convention
-from ._sizes import count
-from .reference import row
-from .weights import RowWeights
+from .._checks import ROWS as convention
+from .._sizes import count
+from ..reference import row
+from ..weights import RowWeights
 
 
 def split_heads(tokens: Float[Array, "*b n hd"], h: int) -> Float[Array, "*b h n d"]:

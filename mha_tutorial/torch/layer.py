@@ -11,12 +11,13 @@ from torch import Tensor, nn
 from ..masks import Mask
 from ..trace import Trace
 from ..weights import ColumnWeights, RowWeights
-from . import _checks, transfer
+from . import _checks
+from . import weights as stored
+from .extra_keys import ExtraKeys, as_modules, extra_of
 from .kernels import KERNELS
 from .kernels.fused import fused
 from .kernels.guard import Kernel, sums, unwrap
 from .kernels.naive import masked_scores, softmax
-from .slots import ExtraKeys, as_modules, extra_of
 
 Positions = Int[Tensor, "*#b n"] | tuple[Int[Tensor, "*#b n"], Int[Tensor, "*#b m"]]
 Prepare = Callable[[Tensor, Tensor, Positions], tuple[Tensor, Tensor]]  # q (b, h, n, d_k), k (b, h_kv, m, d_k)
@@ -296,7 +297,7 @@ class MultiHeadAttention(nn.Module):
             prepare=prepare,
             extra_keys=extra_keys,
         )
-        transfer.load(layer, weights)
+        stored.load(layer, weights)
         return layer
 
     def to_weights(self) -> RowWeights:
@@ -307,7 +308,7 @@ class MultiHeadAttention(nn.Module):
         >>> MultiHeadAttention(d_model=6, h=2, d_v=5).to_weights().W_o.shape
         (2, 5, 6)
         """
-        return transfer.dump(self)
+        return stored.dump(self)
 
     @classmethod
     def from_torch(cls, module: nn.MultiheadAttention, kernel: Kernel = fused) -> Self:
@@ -332,9 +333,9 @@ class MultiHeadAttention(nn.Module):
             device=module.out_proj.weight.device,
             dtype=module.out_proj.weight.dtype,
             widths=(module.embed_dim, module.kdim, module.vdim),
-            extra_keys=transfer.extra_keys_of(module),
+            extra_keys=stored.extra_keys_of(module),
         )
-        transfer.load_torch(layer, module)
+        stored.load_torch(layer, module)
         return layer.train(module.training)
 
     def to_torch(self) -> nn.MultiheadAttention:
@@ -349,7 +350,7 @@ class MultiHeadAttention(nn.Module):
             If there is none: it has as many key-value heads as heads, all of width ``d_model / h``, queries as wide
             as the output, nothing between projection and scores, and no extra keys but a learned one and a zero.
         """
-        return transfer.dump_torch(self)
+        return stored.dump_torch(self)
 
     def extra_repr(self) -> str:
         sizes = {name: getattr(self, name) for name in ("d_model", "h", "h_kv", "d_k", "d_v", "dropout")}

@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Int
 from numpy import ndarray as Array
 
-from .masks import And, Causal, Documents, Mask, Not, Or, Padding, Prefix, Window, offset
+from ..masks import And, Causal, Documents, Mask, Not, Or, Padding, Prefix, Window, offset
 
 MOST = 256  # runs of one mask: of "or" between many masks there are as many as subsets of them
 

@@ -8,8 +8,9 @@ from einops import rearrange
 from jaxtyping import Bool, Shaped
 from numpy import ndarray as Array
 
-from ._checks import ROWS as convention
-from .masks import Mask
+from .._checks import ROWS as convention
+from .._sizes import slices
+from ..masks import Mask
 
 FACTORS = 2**20  # numbers in all the masks of tiles that are kept as factors: four mebibytes
 
@@ -158,17 +159,6 @@ def by_group(array: Array, batch: tuple[int, ...], h_kv: int) -> Array:
         array = np.broadcast_to(array, (*batch, h, p, q))
     array = array.reshape(math.prod(array.shape[:-3]), h, p, q)
     return rearrange(array, "b (g r) p q -> g b r p q", g=h_kv if h > 1 else 1)
-
-
-def slices(length: int, step: int) -> list[slice]:
-    """Cut a length into pieces.
-
-    Examples
-    --------
-    >>> slices(5, 2)
-    [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
-    """
-    return [slice(start, min(start + step, length)) for start in range(0, length, step)]
 
 
 def _part(seen: Array, groups: slice, entries: slice) -> Array | None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from .weights import RowWeights
+from ..weights import RowWeights
 
 
 def fold_scale(weights: RowWeights, exponential: Callable = np.exp2) -> RowWeights:
@@ -64,6 +64,6 @@ def fold_value_bias(weights: RowWeights) -> RowWeights:
     """
     if weights.b_v is None:
         return weights
-    of_each_head = np.repeat(weights.b_v, weights.group, axis=0)
+    of_each_head = np.repeat(weights.b_v, weights.group_size, axis=0)
     written = (of_each_head[:, None, :] @ weights.W_o).sum(axis=(0, 1))
     return replace(weights, b_v=None, b_o=written if weights.b_o is None else weights.b_o + written)

@@ -3,8 +3,7 @@
 import json
 from pathlib import Path
 
-PACKAGE = Path(__file__).parent
-FOLDERS = (PACKAGE / "measured", PACKAGE.parent / "book/results")  # of an installed package; of a clone
+FOLDER = Path(__file__).parent  # the records lie beside this file, in a clone and in an installed package
 
 
 def read(name: str) -> dict:
@@ -20,8 +19,7 @@ def read(name: str) -> dict:
     >>> sorted(read("numpy-layer"))
     ['date', 'machine', 'measured', 'versions']
     """
-    paths = [path for folder in FOLDERS for path in folder.glob("*.json")]
-    for path in paths:
-        if path.stem == name:
-            return json.loads(path.read_text(encoding="utf-8"))
-    raise FileNotFoundError(f"nothing was measured under the name {name!r}; there are {[p.stem for p in paths]}")
+    records = {path.stem: path for path in sorted(FOLDER.glob("*.json"))}
+    if name not in records:
+        raise FileNotFoundError(f"nothing was measured under the name {name!r}; there are {list(records)}")
+    return json.loads(records[name].read_text(encoding="utf-8"))

@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import Float
 from numpy import ndarray as Array
 
-from .reference import column
-from .weights import ColumnWeights
+from ..reference import column
+from ..weights import ColumnWeights
 
 
 def inputs(m: int) -> tuple[Float[Array, "1 1"], Float[Array, "m m"]]:
@@ -71,7 +71,7 @@ def error(weights: ColumnWeights, first: Float[Array, " m"], second: Float[Array
     return float(np.square(answers - wanted).sum())
 
 
-def missed(wanted: Float[Array, " m"], attended: Float[Array, "*s m"]) -> Float[Array, "*s"]:
+def residual_error(wanted: Float[Array, " m"], attended: Float[Array, "*s m"]) -> Float[Array, "*s"]:
     """What a head misses of one average, given where it attends, when the matrices behind it are the best.
 
     Computes :eq:`eq-best-multiple`: the squared distance of the wanted weights from the line through the
@@ -79,7 +79,7 @@ def missed(wanted: Float[Array, " m"], attended: Float[Array, "*s m"]) -> Float[
 
     Examples
     --------
-    >>> missed(np.array([1.0, 0.0]), np.array([[1.0, 0.0], [0.5, 0.5], [0.0, 1.0]])).round(3).tolist()
+    >>> residual_error(np.array([1.0, 0.0]), np.array([[1.0, 0.0], [0.5, 0.5], [0.0, 1.0]])).round(3).tolist()
     [0.0, 0.5, 1.0]
     """
     return np.square(wanted).sum() - np.square(attended @ wanted) / np.square(attended).sum(axis=-1)

@@ -5,12 +5,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy import ndarray as Array
 
-from ._checks import convention_of
+from .._checks import convention_of
+from .._sizes import complete, count, slices
+from ..masks import Mask
+from ..weights import ColumnWeights, RowWeights
 from ._runs import runs
-from ._sizes import complete, count
-from .masks import Mask
-from .tiles import slices
-from .weights import ColumnWeights, RowWeights
 
 SIDE = 512  # of the tiles that are made to count a mask of one's own
 
@@ -31,7 +30,7 @@ class Costs(NamedTuple):
         return sum(self)
 
 
-def unfilled(
+def shape_only_weights(
     d_model: int,
     h: int,
     h_kv: int | None = None,
@@ -49,7 +48,7 @@ def unfilled(
 
     Examples
     --------
-    >>> unfilled(d_model=12288, h=96).parameter_count
+    >>> shape_only_weights(d_model=12288, h=96).parameter_count
     604028928
     """
     d_model, h, h_kv, d_k, d_v = complete(d_model, h, h_kv, d_k, d_v)
@@ -72,7 +71,7 @@ def parameters(weights: ColumnWeights | RowWeights) -> int:
 
     Examples
     --------
-    >>> [parameters(unfilled(512, h, bias=False)) for h in (1, 8, 64)]
+    >>> [parameters(shape_only_weights(512, h, bias=False)) for h in (1, 8, 64)]
     [1048576, 1048576, 1048576]
     """
     convention_of(weights)
@@ -110,10 +109,10 @@ def multiply_adds(
 
     Examples
     --------
-    >>> multiply_adds(unfilled(512, 8), n=1024).total == 4 * 1024 * 512**2 + 2 * 1024**2 * 512
+    >>> multiply_adds(shape_only_weights(512, 8), n=1024).total == 4 * 1024 * 512**2 + 2 * 1024**2 * 512
     True
     >>> from mha_tutorial import Causal
-    >>> [multiply_adds(unfilled(512, 8), 1024, visible=visible).scores for visible in (None, Causal())]
+    >>> [multiply_adds(shape_only_weights(512, 8), 1024, visible=visible).scores for visible in (None, Causal())]
     [536870912, 268697600]
     """
     convention = convention_of(weights)
@@ -197,7 +196,7 @@ def crossover(weights: ColumnWeights | RowWeights) -> float:
 
     Examples
     --------
-    >>> crossover(unfilled(512, 8))
+    >>> crossover(shape_only_weights(512, 8))
     1024.0
     """
     one_token = multiply_adds(weights, n=1)
@@ -214,7 +213,7 @@ def activation_bytes(weights: ColumnWeights | RowWeights, n: int, m: int | None 
 
     Examples
     --------
-    >>> steps = activation_bytes(unfilled(512, 8), n=8192)
+    >>> steps = activation_bytes(shape_only_weights(512, 8), n=8192)
     >>> steps.scores / 2**30
     2.0
     """

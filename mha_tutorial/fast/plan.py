@@ -8,10 +8,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy import ndarray as Array
 
-from .averages import Base, safe_attention
-from .masks import Mask
-from .reference import row
-from .tiles import Tile, TileMask, by_group, slices
+from .._sizes import slices
+from ..masks import Mask
+from ..reference import row
+from .softmax import Base, safe_attention
+from .tiles import Tile, TileMask, by_group
 
 Job = tuple[slice, slice]  # some key-value heads, in some entries of the batch
 
@@ -111,7 +112,7 @@ def make_plan(
 
     Examples
     --------
-    >>> from .averages import EXP
+    >>> from .softmax import EXP
     >>> plan = make_plan(Sizes((2,), 3, 3, 700, 700, 0), None, None, row.dot_product, 1.0, EXP, Block(), threads=2)
     >>> len(plan.jobs), [tile.queries.start for tile in plan.tiles]
     (2, [0, 512])

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from ..masks import Mask
 from . import _checks
-from .masks import rows
+from .masks import to_tensor
 
 
 class ExtraKeys(nn.Module):
@@ -63,7 +63,7 @@ class ExtraKeys(nn.Module):
         """Put the extra keys and values behind the real ones, and widen mask and bias at the same end."""
         b, m = k.shape[0], k.shape[2]
         if isinstance(visible, Mask):  # of the real keys: those its alignment and its lengths speak of
-            visible = rows(visible, b, q.shape[2], m, q.device)
+            visible = to_tensor(visible, b, q.shape[2], m, q.device)
         k, v = (
             torch.cat([x, extra.to(x.dtype).expand(b, -1, -1, -1)], dim=2)
             for x, extra in ((k, self.keys), (v, self.values))

@@ -9,18 +9,18 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from numpy import ndarray as Array
 
-from . import gradients
-from ._checks import ROWS as convention
-from .averages import Room, are_bounded, are_exact, fast_base, longest, unshifted_attention
-from .fast_backward import Residuals, layer_vjp
-from .gradients import Gradients
-from .layer import MultiHeadAttention
-from .masks import Mask
-from .reference import row
+from .. import gradients
+from .._checks import ROWS as convention
+from .._sizes import slices
+from ..gradients import Gradients
+from ..layer import MultiHeadAttention
+from ..masks import Mask
+from ..reference import row
+from ..weights import ColumnWeights, RowWeights
+from .backward import Residuals, layer_vjp
+from .plan import BLOCK, Block, Job, Plan, Sizes, make_plan
+from .softmax import Room, are_bounded, are_exact, fast_base, longest, unshifted_attention
 from .threads import blas_threads, parallel_map, with_one_blas_thread
-from .tiles import slices
-from .weights import ColumnWeights, RowWeights
-from .work import BLOCK, Block, Job, Plan, Sizes, make_plan
 
 Positions = Int[Array, "*#b n"] | tuple[Int[Array, "*#b n"], Int[Array, "*#b m"]]
 
@@ -127,7 +127,7 @@ class FastMultiHeadAttention:
 
         return with_one_blas_thread(work, threads).reshape(*queries.shape[:-1], -1)
 
-    def with_backward(
+    def vjp(
         self,
         queries: Float[Array, "*b n d_model"],
         keys: Float[Array, "*b m d_key"] | None = None,
@@ -161,7 +161,7 @@ class FastMultiHeadAttention:
         >>> rng = np.random.default_rng(0)
         >>> layer = FastMultiHeadAttention(RowWeights.random(rng, d_model=512, h=8))
         >>> x, target = rng.normal(size=(2, 2, 100, 512))
-        >>> output, backward = layer.with_backward(x)
+        >>> output, backward = layer.vjp(x)
         >>> gradients = backward(output - target)  # of half the squared distance
         >>> gradients.Q.shape, gradients.weights.W_o.shape
         ((2, 100, 512), (8, 64, 512))
@@ -169,7 +169,7 @@ class FastMultiHeadAttention:
         for name, given in (("prepare", self.plain.prepare), ("extra_keys", self.plain.extra_keys)):
             if given is not None:
                 raise NotImplementedError(
-                    f"with_backward knows no gradient through {name}=; train such a layer in PyTorch, "
+                    f"vjp knows no gradient through {name}=; train such a layer in PyTorch, "
                     f"mha_tutorial.torch.MultiHeadAttention with the same {name}="
                 )
         inputs = _defaults(queries, keys, values)
@@ -263,7 +263,7 @@ class FastMultiHeadAttention:
         """Memory for the heads of all tokens, side by side (b n, h d_v), and how a job sees it."""
         *batch, n, _ = queries.shape
         joined = np.empty((math.prod(batch) * n, len(self._W_o)), queries.dtype)
-        sizes = {"n": n, "g": self.plain.weights.h_kv, "r": self.plain.weights.group}
+        sizes = {"n": n, "g": self.plain.weights.h_kv, "r": self.plain.weights.group_size}
         return joined, rearrange(joined, "(b n) (g r d) -> g b r n d", **sizes)
 
     @np.errstate(over="ignore", invalid="ignore")  # masked positions may hold anything
@@ -285,7 +285,7 @@ class FastMultiHeadAttention:
             if b is not None:
                 out += b[groups].reshape(-1)
             made.append(np.moveaxis(out.reshape(*x.shape[:-1], -1, W.shape[-1]), 2, 0))
-        r, d_k = weights.group, weights.d_k
+        r, d_k = weights.group_size, weights.d_k
         lengths = []
         if one:
             if d_k == weights.d_v:  # all vectors as they lie in memory, one after the other

@@ -7,11 +7,11 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from ..weights import ColumnWeights, RowWeights
+from .extra_keys import ExtraKeys, extra_of
 from .kernels.guard import unwrap
-from .slots import ExtraKeys, extra_of
 
 if TYPE_CHECKING:
-    from .attention import MultiHeadAttention
+    from .layer import MultiHeadAttention
 
 STORED = {  # one matrix for each head, columns: how nn.Linear stores them all in one, (out, in)
     "q": ("h d_k d_in", "(h d_k) d_in"),

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy import ndarray as Array
 
-from .reference import row
+from ..reference import row
 from .tiles import KeyTile, Tile
 
 LIMIT = 45.0  # for scores: their exponentials lie between 2^-65 and 2^65

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy import ndarray as Array
 
-from .trace import Trace
-from .weights import ColumnWeights, RowWeights
+from ..trace import Trace
+from ..weights import ColumnWeights, RowWeights
 
 
 def toy() -> tuple[Array, RowWeights]:
@@ -61,7 +61,7 @@ def hello_world() -> tuple[list[str], Array, Array, Array]:
     return ["Hello", "world", "!"], Q, K, V
 
 
-def stoned() -> tuple[Words, Words]:
+def polysemy() -> tuple[Words, Words]:
     """Two sentences with the same word and invented vectors; *stoned* has one vector in both.
 
     The four numbers of a token say how much it speaks of people, of punishment, of a state of mind,
@@ -69,7 +69,7 @@ def stoned() -> tuple[Words, Words]:
 
     Examples
     --------
-    >>> first, second = stoned()
+    >>> first, second = polysemy()
     >>> first.tokens, second.tokens
     (['They', 'stoned', 'the', 'witch'], ['This', 'guy', 'got', 'completely', 'stoned'])
     >>> np.array_equal(first.vectors[1], second.vectors[4])

@@ -1,0 +1,1 @@
+"""What can be said of a layer without running it, or by looking at what it did."""
