@@ -48,6 +48,10 @@ def sines(*shape, a=1.3, b=0.4):
     return np.round(np.sin(a * np.arange(np.prod(shape)) + b), 2).reshape(shape)
 
 
+# causal attention of sines(1, 1, 3, 2) over sines(1, 1, 3, 2, a=0.9), with values sines(1, 1, 3, 2, a=2.1)
+CAUSAL_RESULT = np.array([[0.39, 0.6], [-0.51358257, 0.469046], [0.11364831, 0.03196105]])
+
+
 def rotated(x, pairs):
     """Turn the pairs of features of each token by angles that grow with its place, as rotary embeddings do."""
     first, second = (x[..., 0::2], x[..., 1::2]) if pairs else np.split(x, 2, axis=-1)

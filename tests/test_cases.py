@@ -13,7 +13,8 @@ from mha_tutorial import Causal, ColumnWeights, MultiHeadAttention, RowWeights, 
 from mha_tutorial.gradients import backward
 from mha_tutorial.layouts import dump, load
 from mha_tutorial.reference import column, row
-from tests.helpers import rotated, sines
+from tests.helpers import CAUSAL_RESULT, rotated, sines
+from tests.layer_helpers import passing_on
 
 HALF = np.sqrt(0.5)
 
@@ -32,9 +33,6 @@ def three_tokens():
 def two_queries():
     """Two queries that meet three keys and values of width two."""
     return sines(1, 1, 2, 2), sines(1, 1, 3, 2, a=0.9), sines(1, 1, 3, 2, a=2.1)
-
-
-CAUSAL_RESULT = np.array([[0.39, 0.6], [-0.51358257, 0.469046], [0.11364831, 0.03196105]])
 
 
 def test_mask_polarity():
@@ -500,15 +498,3 @@ def test_rotary_pairs_side_by_side_or_half_a_head_apart():
     ]
     x = sines(1, 3, 3)
     assert_rounds_to(row.multi_head(x, x, x, weights.T, score=score).scores, np.array([expected]))
-
-
-def passing_on(q, k, v):
-    """Inputs and weights whose projections give back these (h, n, d_k), (h_kv, m, d_k), (h_kv, m, d_v)."""
-
-    def side_by_side(heads):
-        h, tokens, d = heads.shape
-        return heads.transpose(1, 0, 2).reshape(tokens, h * d), np.eye(h * d).reshape(h, d, h * d).mT
-
-    pairs = [side_by_side(heads) for heads in (q, k, v)]
-    h, d_v = len(q), v.shape[-1]
-    return [x for x, _ in pairs], RowWeights(*(W for _, W in pairs), W_o=np.ones((h, d_v, 1)))

@@ -27,7 +27,7 @@ from safetensors.numpy import load_file, save_file
 
 from mha_tutorial import ColumnWeights, cli, layouts
 from mha_tutorial.layouts import LAYOUTS, checkpoint, dump, load, write
-from tests.test_layouts import assert_same, draw
+from tests.layout_helpers import assert_same, draw
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mha_tutorial import Causal, ColumnWeights, Documents, MultiHeadAttention, Padding, Prefix, Window
 from mha_tutorial.analysis import _runs, counting
 from tests.helpers import D_K, D_MODEL, D_V, M, N
-from tests.test_masks import EveryOther, combined
+from tests.mask_helpers import EveryOther, combined
 
 SIZES = {"d_model": D_MODEL, "h": 6, "h_kv": 2, "d_k": D_K, "d_v": D_V}
 

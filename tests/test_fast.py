@@ -12,7 +12,6 @@ from mha_tutorial import (
     Causal,
     ColumnWeights,
     FastMultiHeadAttention,
-    Mask,
     MultiHeadAttention,
     Padding,
     RowWeights,
@@ -23,17 +22,10 @@ from mha_tutorial.fast import folding, plan, softmax
 from mha_tutorial.fast import layer as layer_module
 from mha_tutorial.reference import row
 from tests.helpers import D_K, D_MODEL, GROUPS, H, M, N, assert_close
-from tests.test_gradients import as_dictionary
-from tests.test_multi_head import draw
+from tests.layer_helpers import as_dictionary, both_ways, converted, draw, plain_gradients, tokens
+from tests.mask_helpers import EveryOther
 
 MANY, MORE = 23, 29  # queries and keys that need several tiles, once these are small
-
-
-class EveryOther(Mask):
-    """A mask of one's own, which makes only whole arrays."""
-
-    def rows(self, n, m, batch=()):
-        return np.arange(m)[None, :] % 2 == np.arange(n)[:, None] % 2
 
 
 def masks_for(n, m, h=H):
@@ -75,14 +67,6 @@ def recomputed(monkeypatch):
     shapes, safely = [], plan.safe_attention
     monkeypatch.setattr(plan, "safe_attention", lambda q, *rest: shapes.append(q.shape) or safely(q, *rest))
     return shapes
-
-
-def tokens(rng, n=N, m=M, batch=(2,), dtype=np.float64):
-    return tuple(rng.normal(size=(*batch, *size)).astype(dtype) for size in ((n, D_MODEL), (m, 19), (m, 23)))
-
-
-def converted(weights, dtype):
-    return RowWeights(**{name: array.astype(dtype) for name, array in weights.arrays().items()})
 
 
 # the folds
@@ -448,20 +432,6 @@ def test_bad_input_is_refused_in_the_same_words(change, error, own_messages, rng
 
 
 # the way back
-
-
-def both_ways(layer, inputs, visible=None):
-    """The gradients of the fast and of the plain layer for one random gradient of the output."""
-    output, backward = layer.vjp(*inputs, visible=visible)
-    output_gradient = np.random.default_rng(11).normal(size=output.shape).astype(output.dtype)
-    return backward(output_gradient), plain_gradients(layer.plain, inputs, output_gradient, visible)
-
-
-def plain_gradients(plain, inputs, output_gradient, visible=None):
-    Q, *others = inputs
-    Q, K, V = [Q, Q, Q] if not others else [Q, *others] if len(others) == 2 else [Q, *others * 2]
-    trace = plain.trace(Q, K, V, visible=visible)
-    return gradients.backward(output_gradient, trace, Q, K, V, plain.weights)
 
 
 def assert_gradients_close(found, expected, rtol=1e-12):

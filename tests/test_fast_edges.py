@@ -9,10 +9,9 @@ from mha_tutorial.fast import layer as layer_module
 from mha_tutorial.fast import plan, softmax, tiles
 from mha_tutorial.fast.plan import Block
 from tests.helpers import D_K, D_MODEL, D_V, GROUPS, assert_close
-from tests.test_fast import both_ways, converted, tokens
-from tests.test_gradients import as_dictionary
-from tests.test_multi_head import draw
-from tests.test_numpy_edges import KINDS, Case, assert_near, oracle
+from tests.layer_helpers import as_dictionary, both_ways, converted, draw, tokens
+from tests.numpy_cases import KINDS
+from tests.numpy_oracle import Case, assert_near, oracle
 
 SMALL = Block(tokens=11, scores=9, side=3, masked_side=2, rows=8, tiny=0)
 SIZES = {"pieces": SMALL, "whole": Block()}

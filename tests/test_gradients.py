@@ -9,6 +9,7 @@ from mha_tutorial import Causal, ColumnWeights, MultiHeadAttention, Padding, Tra
 from mha_tutorial.gradients import Gradients, backward, matmul_vjp
 from mha_tutorial.reference import column, row
 from tests.helpers import GROUPS, assert_close, in_both_conventions
+from tests.layer_helpers import as_dictionary
 
 B, D_MODEL, N, M, D_K, D_V, D_KEY, D_VALUE = 2, 11, 5, 7, 3, 13, 17, 19  # all different, as everywhere
 MASKS = {
@@ -45,10 +46,6 @@ def in_convention(convention, inputs, weights, output_gradient, visible=None, **
     if convention.ref is column:
         return gradients
     return Gradients(*(gradient.mT for gradient in gradients[:3]), weights=gradients.weights.T)
-
-
-def as_dictionary(gradients):
-    return dict(zip("QKV", gradients[:3], strict=True)) | gradients.weights.arrays()
 
 
 def central_difference(loss, array, place, step=1e-5):

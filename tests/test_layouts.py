@@ -1,6 +1,5 @@
 """The layouts: load undoes dump, outputs are PyTorch's, and what does not fit is named with both shapes."""
 
-import math
 import re
 import sys
 
@@ -13,38 +12,13 @@ from hypothesis import strategies as st
 
 from mha_tutorial import ColumnWeights, layouts
 from mha_tutorial.layouts import LAYOUTS, Layout, Stored, dump, identify, load
-from mha_tutorial.layouts.patterns import axes, solve, told
+from mha_tutorial.layouts.patterns import solve, told
 from mha_tutorial.reference import row
 from tests.helpers import assert_close, rotated
+from tests.layout_helpers import SIZES, assert_same, draw, randomised
 
 each_layout = pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 HEADS_HAVE_AN_AXIS = {"keras", "flax", "transformer-lens", "transformer-lens-groups", "columns"}
-
-
-SIZES = {"h": 6, "h_kv": 2, "two": 2, "half": 5, "d": 7, "d_k": 11, "d_v": 13}
-SIZES |= {"d_query": 17, "d_key": 19, "d_value": 23, "d_model": 29}
-
-
-def draw(rng, layout, bias=True, dtype=np.float64, **sizes):
-    """A random layer with sizes as different as the library allows."""
-    sizes = SIZES | sizes
-    for letter, several in layout.bound.items():
-        sizes[letter] = math.prod(sizes[factor] for factor in several.split())
-    shapes = {
-        name: [math.prod(sizes[letter] for letter in axis) for axis in axes(tensor.held)]
-        for tensor in layout.tensors
-        for name in tensor.arrays
-        if bias or name.startswith("W")
-    }
-    return ColumnWeights(**{name: rng.normal(size=shape).astype(dtype) for name, shape in shapes.items()})
-
-
-def assert_same(actual, expected):
-    """The same names in any order, and the same bytes in the same shapes and types."""
-    assert set(actual) == set(expected)
-    for name, array in expected.items():
-        np.testing.assert_array_equal(actual[name], array, strict=True)
-        assert actual[name].tobytes() == array.tobytes()
 
 
 def always_biased(layout):
@@ -289,15 +263,6 @@ def test_the_atlas_has_a_line_for_every_tensor():
 
 
 # --- PyTorch ------------------------------------------------------------------------------------------------------
-
-
-def randomised(module, seed=0):
-    """Random numbers for every parameter, since fresh biases are zero."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter.normal_(generator=generator)
-    return module
 
 
 @pytest.mark.parametrize("bias", [True, False])

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from mha_tutorial import Causal, Documents, Padding, Prefix, Window, masks
 from tests.helpers import M, N
+from tests.mask_helpers import EveryOther, combined
 
 ALIGNMENTS = {"top-left": 0, "bottom-right": M - N}
 
@@ -314,13 +315,6 @@ def test_top_left_is_what_torch_calls_causal():
     np.testing.assert_allclose(averages.reshape(N), rows @ np.arange(M) / rows.sum(axis=1), rtol=1e-12)
 
 
-class EveryOther(masks.Mask):
-    """A mask of one's own, which makes only whole arrays."""
-
-    def rows(self, n, m, batch=()):
-        return np.arange(m)[None, :] % 2 == np.zeros((1, 1))
-
-
 @pytest.mark.parametrize("align", ALIGNMENTS)
 @pytest.mark.parametrize(
     "make",
@@ -353,32 +347,6 @@ def test_a_tile_of_which_all_is_visible_or_hidden_is_one_answer():
     assert Window(5).tile(*past, 7, 7).shape == (3, 2)
     assert Window(2).tile(*past, 7, 7).tolist() == Window(2).tile(*future, 7, 7).tolist() == [[False]]
     assert Window(7).tile(*past, 7, 7).tolist() == Window(7).tile(*future, 7, 7).tolist() == [[True]]
-
-
-@st.composite
-def combined(draw, b, n, m):
-    """A structured mask of one to five rules."""
-    align = draw(st.sampled_from(["top-left", "bottom-right"]))
-    lengths = st.one_of(st.integers(0, m), st.lists(st.integers(0, m), min_size=b, max_size=b))
-    documents = st.lists(st.integers(0, m), max_size=4).map(lambda some: some if sum(some) <= m else [])
-    simple = st.one_of(
-        st.just(Causal(align)),
-        st.integers(1, m + 1).map(lambda size: Window(size, align)),
-        st.tuples(lengths, st.sampled_from(["left", "right"])).map(lambda both: Padding(*both)),
-        lengths.map(Prefix),
-        documents.map(lambda some: Documents(some, align)),
-        st.lists(documents, min_size=b, max_size=b).map(lambda some: Documents(some, align)),
-    )
-    rules = st.recursive(
-        simple,
-        lambda inner: st.one_of(
-            inner.map(lambda rule: ~rule),
-            st.tuples(inner, inner).map(lambda pair: pair[0] & pair[1]),
-            st.tuples(inner, inner).map(lambda pair: pair[0] | pair[1]),
-        ),
-        max_leaves=5,
-    )
-    return draw(rules)
 
 
 @given(data=st.data(), b=st.integers(1, 3), n=st.integers(1, 6), m=st.integers(1, 6))

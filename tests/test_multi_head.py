@@ -19,6 +19,7 @@ from tests.helpers import (
     assert_traces_close,
     in_both_conventions,
 )
+from tests.layer_helpers import draw
 
 MASKS = {
     "no mask": None,
@@ -33,14 +34,6 @@ MASKS = {
 def inputs(rng):
     """Queries, keys and values as columns, in batches, each of its own length and width."""
     return rng.normal(size=(BATCH, D_MODEL, N)), rng.normal(size=(BATCH, 19, M)), rng.normal(size=(BATCH, 23, M))
-
-
-def draw(rng, h=H, h_kv=H, widths=(D_MODEL, 19, 23), bias=True):
-    """Weights whose inputs have widths of their own."""
-    weights = ColumnWeights.random(rng, D_MODEL, h, h_kv, d_k=D_K, d_v=D_V, bias=bias).arrays()
-    for name, width in zip(("W_q", "W_k", "W_v"), widths, strict=True):
-        weights[name] = rng.normal(size=(*weights[name].shape[:2], width)) / width**0.5
-    return ColumnWeights(**weights)
 
 
 def transposed(visible):

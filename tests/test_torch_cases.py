@@ -16,8 +16,8 @@ from torch.nn.attention.flex_attention import flex_attention
 from mha_tutorial import Causal, ColumnWeights, Padding, RowWeights, masks
 from mha_tutorial.torch import ExtraKeys, MultiHeadAttention, flex, fused, guarded, naive, online
 from mha_tutorial.torch.masks import from_torch
-from tests.helpers import sines
-from tests.test_cases import CAUSAL_RESULT, passing_on
+from tests.helpers import CAUSAL_RESULT, sines
+from tests.layer_helpers import passing_on
 from tests.torch_helpers import one_thread, tensors  # noqa: F401
 
 KERNELS = {"naive": naive, "fused": fused, "online": partial(online, block=2), "flex": flex}

@@ -18,7 +18,7 @@ from mha_tutorial import Causal
 from mha_tutorial.layouts import dump, identify, load
 from mha_tutorial.reference import row
 from tests.helpers import assert_close, rotated
-from tests.test_layouts import assert_same, randomised
+from tests.layout_helpers import assert_same, randomised
 
 # what they warn of is the libraries' affair
 pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
