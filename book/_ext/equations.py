@@ -63,6 +63,19 @@ def equations(root: Path = ROOT) -> list[Equation]:
     ]
 
 
+def pair(name: str) -> str:
+    """What the labels, or anchors, of one equation in both conventions have in common."""
+    return name.removesuffix("-row").replace("eq-softmax-rows", "eq-softmax-columns")
+
+
+def words(label: str) -> str:
+    """A label as a title."""
+    name = pair(label).removeprefix("eq-").replace("-columns", "").replace("-", " ")
+    return {"ov": "OV circuit", "qk": "QK circuit", "exp2": "Powers of two for exponentials"}.get(
+        name, name[0].upper() + name[1:]
+    )
+
+
 @functools.cache
 def functions(root: Path = ROOT) -> dict[str, list[str]]:
     """For each label, the functions whose docstrings name it."""

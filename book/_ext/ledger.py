@@ -1,7 +1,9 @@
 """Fills the equation ledger when the site is built, and links every labelled equation to its code and its test."""
 
+from collections import defaultdict
+
 from docutils import nodes
-from equations import equations, functions, tests, title
+from equations import equations, functions, pair, tests, title, words
 from sphinx import addnodes
 
 LEDGER = "book/reference/equations"
@@ -21,19 +23,40 @@ def insert_ledger(app, docname, source):
 
 
 def _entries():
-    by_label, bound, chapter = functions(), tests(), None
+    of_pair = defaultdict(list)
     for equation in equations():
-        if equation.chapter != chapter:
-            chapter = equation.chapter
+        of_pair[pair(equation.label)].append(equation)
+    chapter = None
+    for both in of_pair.values():
+        if both[0].chapter != chapter:
+            chapter = both[0].chapter
             yield f"## {title(chapter)}\n"
+        yield from _entry(sorted(both, key=lambda equation: equation.label == pair(equation.label)))
+
+
+def _entry(both):
+    """One equation, in the rows' form first where it has two: its functions, and its tests."""
+    for equation in both:
         yield f"(ledger-{equation.label})="
-        yield f"### `{equation.label}`\n"
-        yield f"$$\n{equation.latex}\n$$\n"
-        computed = ", ".join(f"{{py:obj}}`{_short(name)} <{name}>`" for name in by_label.get(equation.label, []))
-        yield f"Equation {{eq}}`{equation.label}` in {{doc}}`/{chapter}`. Computed by {computed}.\n"
-        for test in bound.get(equation.label, []):
-            yield f"::::{{dropdown}} Tested by `{test.name}` in `{test.file}`"
-            yield f":::{{code-block}} python\n{test.source}\n:::\n::::\n"
+    yield f"### {words(both[0].label)}\n"
+    if len(both) > 1:
+        yield "::::{tab-set}\n:sync-group: convention\n"
+        for side, equation in zip(("row", "column"), both, strict=True):
+            yield f":::{{tab-item}} {side.capitalize()}s\n:sync: {side}\n\n$$\n{equation.latex}\n$$\n:::\n"
+        yield "::::\n"
+    else:
+        yield f"$$\n{both[0].latex}\n$$\n"
+    names = ", ".join(f"`{equation.label}`" for equation in both)
+    labels = f"{{eq}}`{both[0].label}` ({names})"
+    by_label = functions()
+    named = dict.fromkeys(name for equation in both for name in by_label.get(equation.label, []))
+    computed = ", ".join(f"{{py:obj}}`{_short(name)} <{name}>`" for name in named)
+    yield f"Equation {labels} in {{doc}}`/{both[0].chapter}`. Computed by {computed}.\n"
+    bound = tests()
+    checks = {(test.file, test.name): test for equation in both for test in bound.get(equation.label, [])}
+    for test in checks.values():
+        yield f"::::{{dropdown}} Tested by `{test.name}` in `{test.file}`"
+        yield f":::{{code-block}} text\n{test.source}\n:::\n::::\n"
 
 
 def link_equations(app, doctree):
