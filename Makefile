@@ -47,14 +47,14 @@ serve: book
 	$(BIN)/python -m http.server $(PORT) --bind 127.0.0.1 --directory $(SITE)
 
 test: $(BIN)/.installed
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist loadfile --cov-fail-under=100
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist loadfile --cov=mha_tutorial
 
 $(BIN)/.frameworks: $(BIN)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e ".[frameworks]"
 	@touch $@
 
 test-frameworks: $(BIN)/.frameworks
-	$(BIN)/python -m pytest --no-cov tests/frameworks
+	$(BIN)/python -m pytest tests/frameworks
 
 exercises: $(BIN)/.installed
 	$(BIN)/python -m pytest exercises/

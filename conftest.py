@@ -10,6 +10,18 @@ if "MUTANT_UNDER_TEST" not in os.environ:  # the import hook and mutmut rewrite 
     jaxtyping.install_import_hook("mha_tutorial.reference", "beartype.beartype")
 
 
+def pytest_configure(config):
+    """Notebooks are tests: where nbval is installed, it runs those that are asked for and compares every output."""
+    options = config.option
+    if config.pluginmanager.hasplugin("nbval") and not (options.nbval or options.nbval_lax):
+        options.nbval = options.nbval_current_env = True
+        options.nbval_cell_timeout = 120
+
+
+def pytest_report_header(config):
+    return None if config.pluginmanager.hasplugin("nbval") else "notebooks: not run, since nbval is not installed"
+
+
 @pytest.fixture
 def own_messages():
     """Let the package's own checks answer, not the type checker that reads its signatures."""

@@ -19,5 +19,8 @@ __all__ = [
     "RowWeights",
     "Trace",
     "Window",
+    "__version__",
     "show",
 ]
+
+__version__ = "0.2.0.dev0"

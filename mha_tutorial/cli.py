@@ -14,6 +14,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from . import __version__
 from .layouts import LAYOUTS, Match, identify, read_shapes, write
 from .layouts.converter import pack, unpack, zeros
 from .layouts.refusals import NeededError
@@ -87,6 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     layouts = "layouts:\n" + "\n".join(f"  {layout.name:25}{layout.title}" for layout in LAYOUTS.values())
     raw: dict[str, Any] = {"formatter_class": argparse.RawDescriptionHelpFormatter}
     parser = argparse.ArgumentParser("mha-tutorial", description=DESCRIPTION, epilog=layouts, **raw)
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     command = commands.add_parser(

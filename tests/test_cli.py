@@ -25,6 +25,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
+import mha_tutorial
 from mha_tutorial import ColumnWeights, cli, layouts
 from mha_tutorial.layouts import LAYOUTS, checkpoint, dump, load, write
 from tests.layout_helpers import assert_same, draw
@@ -69,6 +70,12 @@ def listing():
             path = Path(root, name)
             contents[str(path)] = os.readlink(path) if path.is_symlink() else path.read_bytes()
     return contents
+
+
+def test_the_version(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        run("--version")
+    assert capsys.readouterr().out == f"mha-tutorial {mha_tutorial.__version__}\n"
 
 
 # --- convert ------------------------------------------------------------------------------------------------------

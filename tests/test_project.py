@@ -1,12 +1,18 @@
 """The project's files agree with each other: dependencies, pinned versions, commands, table of contents."""
 
+import ast
+import json
+import pkgutil
 import re
 import subprocess
+import sys
 import tomllib
+from importlib.metadata import packages_distributions
 
 import equations
 import pytest
 import yaml
+from packaging.requirements import Requirement
 
 ROOT = equations.ROOT
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -64,11 +70,66 @@ def test_every_dependency_is_explained_where_it_is_declared():
         assert re.search(rf'"{re.escape(name + version)}", *# \w', text), name
 
 
+def dependencies(*extras: str) -> set[str]:
+    """What is installed by the package with these extras, not counting what that needs in its turn."""
+    names = set()
+    for text in [*PROJECT["dependencies"], *(text for extra in extras for text in extras_of(extra))]:
+        requirement = Requirement(text)
+        names |= dependencies(*requirement.extras) if requirement.name == "mha-tutorial" else {requirement.name}
+    return {canonical(name) for name in names}
+
+
+def extras_of(extra: str) -> list[str]:
+    return PROJECT["optional-dependencies"][extra]
+
+
+def imported(path) -> set[str]:
+    """The packages that a file or notebook imports, on top or within functions, without Python's own."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".ipynb":
+        cells = ["".join(cell["source"]) for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
+        text = re.sub(r"^[%!].*", "", "\n".join(cells), flags=re.MULTILINE)
+    nodes = list(ast.walk(ast.parse(text)))
+    modules = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    modules += [node.module for node in nodes if isinstance(node, ast.ImportFrom) and not node.level]
+    return {module.partition(".")[0] for module in modules} - sys.stdlib_module_names
+
+
+@pytest.mark.parametrize(
+    ("folder", "extras"),
+    {
+        "mha_tutorial": ["figures", "torch", "fast", "convert"],
+        "tests": ["test", LARGE],
+        "exercises": ["test"],
+        "benchmarks": ["test"],
+        "tools": ["test", "book"],
+        "book/_ext": ["book"],
+        "book": ["test", "book"],
+    }.items(),
+)
+def test_every_import_is_declared(folder, extras):
+    declared_there, distributions = dependencies(*extras), packages_distributions()
+    folders = ("tests", "tools", "benchmarks", "exercises", "book/_ext")
+    ours = {path.stem for name in folders for path in (ROOT / name).iterdir()} | {"mha_tutorial", "tests"}
+    for path in [path for suffix in ("py", "ipynb") for path in (ROOT / folder).rglob(f"*.{suffix}")]:
+        for name in imported(path) - ours:
+            candidates = {canonical(one) for one in distributions.get(name, [name])}
+            assert candidates & declared_there, f"{path.relative_to(ROOT)} imports {name}"
+
+
 def test_commands_of_the_readme_exist():
     readme, makefile = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "Makefile"))
     commands = set(re.findall(r"\bmake ([a-z]+)\b", "\n".join(re.findall(r"`[^`]+`|```.*?```", readme, re.DOTALL))))
     targets = set(re.findall(r"^([a-z]+):", makefile, re.MULTILINE))
     assert {"book", "test", "serve", "notebooks", "lint", "edits", "mutants", "clean"} <= commands <= targets
+
+
+def test_new_names_in_the_changelog_are_there():
+    rows = re.findall(r"^\| (.*) \| (.*) \|$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    names = [name for _, new in rows for name in re.findall(r"`([\w.]+)`", new)]
+    assert len(names) > 15
+    for name in names:
+        pkgutil.resolve_name(name if name.startswith("mha_tutorial.") else f"mha_tutorial.{name}")
 
 
 def test_ci_calls_the_commands_of_the_readme():
