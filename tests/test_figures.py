@@ -6,6 +6,7 @@ import pytest
 
 from mha_tutorial import ColumnWeights, RowWeights, figures
 from mha_tutorial.examples import steps
+from mha_tutorial.figures import style
 from mha_tutorial.reference import column
 
 
@@ -82,9 +83,19 @@ def test_product_draws_blocks_and_their_sum(ax, rng):
     assert np.array_equal(np.argsort(drawn, axis=None), np.argsort(product, axis=None))
 
 
-def test_a_grid_of_equal_numbers_is_drawn_in_one_shade(ax):
-    figures.draw_product([np.ones((2, 2))], [np.ones((2, 2))], ("L", "R", "P"), ax)
-    assert np.unique(ax.collections[0].get_array()).size == 1
+def test_signed_numbers_are_shaded_alike_below_and_above_zero(ax):
+    style.draw_grid(np.array([[-1.0, 3.0]]), 0, 0, style.QUERY, ax)
+    style.draw_grid(np.array([[-1.0, 3.0]]), 0, 0, style.QUERY, ax, limit=5)
+    style.draw_grid(np.zeros((2, 2)), 0, 0, style.QUERY, ax)
+    assert [grid.get_clim() for grid in ax.collections] == [(-3, 3), (-5, 5), (-1, 1)]
+    assert {grid.get_cmap().name for grid in ax.collections} == {"signed"}
+    assert style.SIGNED(0.5)[:3] == (1, 1, 1)
+
+
+def test_weights_are_shaded_from_zero_to_one_whatever_is_among_them(ax):
+    style.draw_grid(np.array([[0.2, 0.3]]), 0, 0, style.NEUTRAL, ax, weights=True)
+    assert ax.collections[0].get_clim() == (0, 1)
+    assert ax.collections[0].get_cmap().name == "weights"
 
 
 def test_multi_head_draws_every_step_of_every_head(ax, rng):

@@ -134,7 +134,7 @@ def draw_multi_head(X: Array, weights: ColumnWeights, trace: Trace, ax: Axes) ->
                 (x, below_projections + 1.7) if name != "V" else (x, below_attention + 1.7),
             )
         between = (q + k) / 2
-        draw_grid(trace.attention[head], between - n / 2, below_projections, color, ax)
+        draw_grid(trace.attention[head], between - n / 2, below_projections, color, ax, weights=True)
         ax.text(between, below_projections + 0.8, "weights: softmax", ha="center", va="center", fontsize=10)
         join((between, below_projections - n - 0.2), (between, below_attention + 1.7))
         draw_grid(trace.heads[head], centre - n / 2, below_attention, color, ax)

@@ -13,7 +13,11 @@ QUERY, KEY, VALUE, OUTPUT = "#0072B2", "#B84A00", "#00785A", "#7A3E8E"  # told a
 HEAD_COLORS = ["#A8326E", "#5E6B00", "#3F51A3", "#8A5A1B"]
 NEUTRAL = "#555555"
 WEIGHTS = matplotlib.colors.LinearSegmentedColormap.from_list("weights", ["#FFFFFF", "#8FA3BF", "#1F2F4F"])
-SIGNED = matplotlib.colors.LinearSegmentedColormap.from_list("signed", ["#8C3B00", "#FFFFFF", "#1F2F4F"])
+SIGNED = matplotlib.colors.LinearSegmentedColormap.from_list(
+    "signed",
+    ["#8C3B00", "#FFFFFF", "#1F2F4F"],
+    N=257,  # an odd number, so that zero is white
+)
 
 
 def head_color(head: int) -> str:
@@ -21,23 +25,40 @@ def head_color(head: int) -> str:
     return HEAD_COLORS[head % len(HEAD_COLORS)]
 
 
-def draw_grid(array: Array, x: float, y: float, color: str, ax: Axes, lines: bool = True) -> None:
-    """Draw a matrix of unit cells with its upper left corner at (x, y), darker where it is larger."""
-    low, high = array.min(), array.max()
-    share = (array - low) / (high - low) if high > low else np.full(array.shape, 0.5)
-    shades = matplotlib.colors.LinearSegmentedColormap.from_list("head", ["white", color])
+def draw_grid(
+    array: Array,
+    x: float,
+    y: float,
+    color: str,
+    ax: Axes,
+    lines: bool = True,
+    weights: bool = False,
+    limit: float | None = None,
+) -> None:
+    """Draw a matrix of unit cells with its upper left corner at (x, y), in a frame of the given colour.
+
+    Parameters
+    ----------
+    weights
+        Whether the numbers are attention weights, shaded from 0 to 1. Others are signed: white at zero, and as dark
+        below it as above.
+    limit
+        The size of a signed number that is shaded most; the largest of the array if left out. Grids to be compared
+        have one limit.
+    """
     rows, columns = array.shape
+    reach = np.abs(array).max() if limit is None else limit
     ax.pcolormesh(
         x + np.arange(columns + 1),
         y - np.arange(rows + 1),
-        0.08 + 0.8 * share,
-        cmap=shades,
-        vmin=0,
-        vmax=1,
+        array,
+        cmap=WEIGHTS if weights else SIGNED,
+        vmin=0 if weights else -(reach or 1),
+        vmax=1 if weights else reach or 1,
         edgecolors="white",
         linewidth=0.8 if lines else 0,
     )
-    ax.plot([x, x + columns, x + columns, x, x], [y, y, y - rows, y - rows, y], color=color, linewidth=1)
+    ax.plot([x, x + columns, x + columns, x, x], [y, y, y - rows, y - rows, y], color=color, linewidth=1.4)
 
 
 def name_grid(name: str, rows: int, columns: int, x_left: float, x_right: float, y: float, ax: Axes) -> None:

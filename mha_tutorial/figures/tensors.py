@@ -84,7 +84,8 @@ def draw_shapes(steps: dict[str, Array], ax: Axes) -> Axes:
             if name == "project":
                 ax.text(x + part.shape[-1] / 2, y + 0.6, whose, ha="center", va="bottom", fontsize=9)
             for head, block in enumerate(part):
-                draw_grid(block, x, y, head_color(head) if len(part) > 1 else NEUTRAL, ax, lines=False)
+                color = head_color(head) if len(part) > 1 else NEUTRAL
+                draw_grid(block, x, y, color, ax, lines=False, weights=name == "softmax")
                 x += block.shape[1] + gap
             x += between
         y -= parts[0].shape[-2] + 4.5
