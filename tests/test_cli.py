@@ -100,7 +100,7 @@ def test_every_layout_there_and_back(layout, dtype, folder, rng, capsys):
     )
 
 
-@pytest.mark.parametrize("layout", ["linear", "llama", "llama-pairs", "columns"])
+@pytest.mark.parametrize("layout", ["mha-tutorial", "linear", "llama", "llama-pairs", "columns"])
 def test_groups_of_heads_there_and_back(layout, folder, rng):
     weights = ColumnWeights.random(rng, d_model=12, h=6, h_kv=2)
     save_file(dump(weights, layout), "in.safetensors")

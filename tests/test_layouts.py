@@ -14,6 +14,7 @@ from mha_tutorial import ColumnWeights, layouts
 from mha_tutorial.layouts import LAYOUTS, Layout, Stored, dump, identify, load
 from mha_tutorial.layouts.patterns import solve, told
 from mha_tutorial.reference import row
+from mha_tutorial.torch import MultiHeadAttention
 from tests.helpers import assert_close, rotated
 from tests.layout_helpers import SIZES, assert_same, draw, randomised
 
@@ -318,6 +319,47 @@ def test_output_is_that_of_separate_linears(layout, rng):
     weights = load(module, layout, h=module.h)
     assert weights.h_kv == module.h_kv
     assert_close(row.multi_head(q, k, v, weights.T).output, expected)
+
+
+OWN = {"d_model": 29, "h": 6, "h_kv": 2, "d_k": 11, "d_v": 13, "widths": (17, 19, 23)}
+
+
+@pytest.mark.parametrize("without", ["", "k", "qkvo"])
+def test_the_state_of_our_own_torch_layer_is_a_layout(without, rng):
+    """Any biases may be missing; reading the state is what `to_weights` does, and writing it `from_weights`."""
+    module = randomised(MultiHeadAttention(**OWN, dtype=torch.float64))
+    for name in without:
+        getattr(module, f"W_{name}").register_parameter("bias", None)
+    (match,) = identify(module)
+    assert (match.layout, match.prefix, match.h, match.alike, match.surplus) == ("mha-tutorial", "", None, (), ())
+    assert match.parameters == sum(parameter.numel() for parameter in module.parameters())
+    weights = load(module, "mha-tutorial", h=6)
+    assert_same(weights.T.arrays(), module.to_weights().arrays())
+    again = MultiHeadAttention.from_weights(weights)
+    again.load_state_dict({key: torch.from_numpy(array) for key, array in dump(weights, "mha-tutorial").items()})
+    q, k, v = (torch.from_numpy(rng.normal(size=(2, n, w))) for n, w in ((5, 17), (7, 19), (7, 23)))
+    output = module(q, k, v).detach().numpy()
+    assert_close(row.multi_head(q.numpy(), k.numpy(), v.numpy(), weights.T).output, output)
+    assert_close(again(q, k, v).detach().numpy(), output)
+
+
+def test_our_own_torch_layer_is_named_first():
+    """Where its heads share out the width, its names and shapes are those of Dive into Deep Learning too."""
+    layer = MultiHeadAttention(d_model=12, h=3)
+    assert [match.layout for match in identify(layer)] == ["mha-tutorial", "d2l"]
+    assert_same(load(layer, "mha-tutorial", h=3).arrays(), load(layer, "d2l", h=3).arrays())
+
+
+def test_no_layout_holds_extra_keys():
+    layer = MultiHeadAttention(d_model=12, h=3, extra_keys=(torch.zeros(3, 1, 4), torch.zeros(3, 1, 4)))
+    names = "extra_keys.0.keys, of shape (3, 1, 4), extra_keys.0.values, of shape (3, 1, 4)"
+    ignore = ["extra_keys.0.keys", "extra_keys.0.values"]
+    message = (
+        f"does not know {names}; if they are no part of the layer, leave them out or pass ignore={ignore}, and if "
+        "they are, this layout cannot hold the layer: it has W_q.weight, W_k.weight, "
+    )
+    refused(layer, "mha-tutorial", message, h=3)
+    assert load(layer, "mha-tutorial", h=3, ignore=ignore).h == 3
 
 
 def test_output_is_that_of_the_tutorial_of_amsterdam(rng):
@@ -678,7 +720,7 @@ def test_a_missing_prefix_is_found(bert):
 def test_a_surplus_key_is_refused_and_known_neighbours_are_not(bert):
     message = (
         "does not know self.key.scale, of shape (12,); if it is no part of the layer, leave it out or pass "
-        "ignore=['self.key.scale'], and if it is, the layout is another: this one has self.query.weight, self.key"
+        "ignore=['self.key.scale'], and if it is, this layout cannot hold the layer: it has self.query.weight, "
     )
     refused(bert | {"self.key.scale": np.ones(12)}, "bert", message)
     beside = bert | {"output.LayerNorm.weight": np.ones(12)}
@@ -717,7 +759,9 @@ def test_all_that_is_in_the_way_is_named_at_once(bert):
     refused(
         bert | many, "bert", "does not know norm.0, of shape (2,), norm.1, of shape (2,), norm.2, of shape (2,), "
     )
-    with pytest.raises(ValueError, match=re.escape("pass ignore=['*'], and if they are, the layout is another")):
+    with pytest.raises(
+        ValueError, match=re.escape("pass ignore=['*'], and if they are, this layout cannot hold the layer")
+    ):
         load(bert | many, "bert", 3)
 
 
@@ -816,7 +860,7 @@ def test_only_weights_can_be_dumped(weights):
 
 def test_unknown_layouts_are_answered_with_the_known(bert):
     with pytest.raises(
-        ValueError, match="there is no layout 'kears'; there are torch, torch-separate, linear, bert"
+        ValueError, match="there is no layout 'kears'; there are torch, torch-separate, mha-tutorial, linear"
     ):
         load(bert, "kears", h=3)
 
@@ -897,7 +941,8 @@ def test_layouts_are_recognised_by_their_own_names(layout, rng):
     (match,) = (match for match in identify(stored) if match.layout == layout.name)
     assert match.prefix == "model.layers.7."
     others = [other.layout for other in identify(stored) if other != match]
-    assert others == {"uva": ["qkv-blocks"], "qkv-blocks": ["uva"]}.get(layout.name, [])
+    namesakes = {"uva": ["qkv-blocks"], "qkv-blocks": ["uva"], "d2l": ["mha-tutorial"]}
+    assert others == namesakes.get(layout.name, [])
     assert match.h == (6 if layout.name in HEADS_HAVE_AN_AXIS else None)
     assert match.parameters == weights.parameter_count
     assert match.surplus == ()

@@ -68,7 +68,7 @@ def check_surplus(
             f"if {they_are} no part of the layer, leave {them} out or",
             "ignore",
             [*patterns, *(surplus if len(surplus) <= MOST else ["*"])],
-            f", and if {they_are}, the layout is another: this one has {', '.join(own)}",
+            f", and if {they_are}, this layout cannot hold the layer: it has {', '.join(own)}",
         )
 
 

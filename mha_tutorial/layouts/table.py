@@ -175,6 +175,20 @@ LAYOUTS: dict[str, Layout] = {
             FULL_WIDTH,
         ),
         Layout(
+            "mha-tutorial",
+            "mha_tutorial.torch MultiHeadAttention",
+            (
+                Stored("W_q.weight", "W_q", "(h d_k) d_query -> h d_k d_query"),
+                Stored("W_k.weight", "W_k", "(h_kv d_k) d_key -> h_kv d_k d_key"),
+                Stored("W_v.weight", "W_v", "(h_kv d_v) d_value -> h_kv d_v d_value"),
+                Stored("W_o.weight", "W_o", "d_model (h d_v) -> h d_model d_v"),
+                Stored("W_q.bias", "b_q", "(h d_k) -> h d_k", "query bias"),
+                Stored("W_k.bias", "b_k", "(h_kv d_k) -> h_kv d_k", "key bias"),
+                Stored("W_v.bias", "b_v", "(h_kv d_v) -> h_kv d_v", "value bias"),
+                Stored("W_o.bias", "b_o", "d_model -> d_model", "output bias"),
+            ),
+        ),
+        Layout(
             "linear",
             "four PyTorch nn.Linear of any widths",
             (

@@ -15,8 +15,9 @@ from . import _checks
 from . import weights as stored
 from .extra_keys import ExtraKeys, as_modules, extra_of
 from .kernels import KERNELS
+from .kernels.common import Kernel, sums
 from .kernels.fused import fused
-from .kernels.guard import Kernel, sums, unwrap
+from .kernels.guard import unwrap
 from .kernels.naive import masked_scores, softmax
 
 Positions = Int[Tensor, "*#b n"] | tuple[Int[Tensor, "*#b n"], Int[Tensor, "*#b m"]]

@@ -1,8 +1,9 @@
 """Kernels: four ways to compute the same attention, of one signature."""
 
+from .common import Kernel
 from .flex import flex
 from .fused import backend_of, fused, fused_on
-from .guard import Kernel, guarded
+from .guard import guarded
 from .naive import naive
 from .online import online
 

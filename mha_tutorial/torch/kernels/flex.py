@@ -9,7 +9,7 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex
 
 from ...masks import Mask
 from ..masks import mask_mod
-from .guard import is_eager, is_tame, run_kernel
+from .common import is_eager, is_tame, run_kernel
 from .online import online
 from .selection import hidden_pairs, without_unseen
 

@@ -13,7 +13,7 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 from ...masks import Causal, Mask, Padding, offset
 from .._checks import check_kernel
 from ..masks import to_tensor, visible_key_range
-from .guard import Kernel, is_differentiated, is_eager, is_tame, is_transformed, run_kernel, sums
+from .common import Kernel, is_differentiated, is_eager, is_tame, is_transformed, run_kernel, sums
 from .naive import naive
 from .online import online
 from .selection import all_finite, hidden_pairs, without_unseen

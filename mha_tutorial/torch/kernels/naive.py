@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn.functional import dropout as drop
 
 from ...masks import Mask
-from .guard import is_eager, no_autocast, run_kernel, sums
+from .common import is_eager, no_autocast, run_kernel, sums
 from .selection import clean, hidden_pairs, scores_of, settle, weigh
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ...masks import Mask
 from ..masks import visible_key_range
-from .guard import is_eager, is_tame, is_transformed, no_autocast, run_kernel, sums
+from .common import is_eager, is_tame, is_transformed, no_autocast, run_kernel, sums
 from .selection import (
     all_finite,
     clean,

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...masks import Mask
 from ..masks import to_tensor
-from .guard import is_differentiated, is_eager, is_transformed
+from .common import is_differentiated, is_eager, is_transformed
 
 
 class Clean(NamedTuple):
