@@ -20,6 +20,7 @@ from numpy_variants import Problem, numpy_floor
 from mha_tutorial import Causal, FastMultiHeadAttention, MultiHeadAttention, RowWeights
 from mha_tutorial.fast import folding, softmax
 from mha_tutorial.fast.tiles import KeyTile
+from mha_tutorial.fast.workspace import Workspace
 
 SIZES = {  # b, n, d_model, h, rounds
     "small": (8, 128, 512, 8, 15),
@@ -114,17 +115,17 @@ def folded(weights: RowWeights, x: np.ndarray, causal: bool) -> Callable[[], np.
 
 
 def unshifted(weights: RowWeights, x: np.ndarray, causal: bool) -> Callable[[], np.ndarray]:
-    """The largest score not taken off, where the lengths of queries and keys say that it need not be."""
+    """The row maximum not subtracted, where the norms of queries and keys say that it need not be."""
     weights = folding.fold_value_bias(folding.drop_key_bias(folding.fold_scale(weights)))
     n = x.shape[1]
-    seen = Causal().rows(n, n)[None, None, None] if causal else None
-    whole, room = [KeyTile(slice(0, n), slice(0, n), seen)], softmax.Room(x.dtype)
+    visible = Causal().rows(n, n)[None, None, None] if causal else None
+    whole, workspace = [KeyTile(slice(0, n), slice(0, n), visible)], Workspace(x.dtype)
 
     def head(q, k, v, out):
         q, k, v, out = q[None, None, None], k[None, None], v[None, None], out[None, None, None]
-        if not softmax.are_bounded(softmax.longest(q, k, v), math.log(2)).all():
-            raise FloatingPointError("these scores need their largest taken off")
-        softmax.unshifted_attention(q, k, v, whole, np.exp2, room, out)
+        if not softmax.are_bounded(softmax.max_norms(q, k, v), math.log(2)).all():
+            raise FloatingPointError("the row maximum of these scores has to be subtracted")
+        softmax.unshifted_attention(q, k, v, whole, np.exp2, workspace, out)
 
     return over_heads(weights, x, head)
 
@@ -164,11 +165,11 @@ def over_heads(weights: RowWeights, x: np.ndarray, head: Callable) -> Callable[[
             if b is not None:
                 tokens += b.reshape(-1)
         heads = [rearrange(tokens, "b n (h d) -> b h n d", h=weights.h) for tokens in projected]
-        joined = np.empty_like(projected[2])
-        by_head = rearrange(joined, "b n (h d) -> b h n d", h=weights.h)
+        concat_heads = np.empty_like(projected[2])
+        by_head = rearrange(concat_heads, "b n (h d) -> b h n d", h=weights.h)
         for place in np.ndindex(by_head.shape[:2]):
             head(*(tokens[place] for tokens in heads), by_head[place])
-        output = joined @ W_o
+        output = concat_heads @ W_o
         output += weights.b_o
         return output
 

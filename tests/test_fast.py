@@ -20,6 +20,7 @@ from mha_tutorial import (
 )
 from mha_tutorial.fast import folding, plan, softmax
 from mha_tutorial.fast import layer as layer_module
+from mha_tutorial.fast.projections import Projections
 from mha_tutorial.reference import row
 from tests.helpers import D_K, D_MODEL, GROUPS, H, M, N, assert_close
 from tests.layer_helpers import as_dictionary, both_ways, converted, draw, plain_gradients, tokens
@@ -31,8 +32,8 @@ MANY, MORE = 23, 29  # queries and keys that need several tiles, once these are 
 def masks_for(n, m, h=H):
     """Masks of every kind for two sequences, in the row convention."""
     draws = np.random.default_rng(7)
-    blind = draws.random((n, m)) < 0.5
-    blind[n // 2] = False
+    fully_masked = draws.random((n, m)) < 0.5
+    fully_masked[n // 2] = False
     return {
         "none": None,
         "top-left": Causal("top-left"),
@@ -45,7 +46,7 @@ def masks_for(n, m, h=H):
         "array for all heads": draws.random((2, 1, n, m)) < 0.6,
         "array for all queries": np.arange(m)[None, :] < m - 3,
         "nothing hidden": np.ones((n, m), dtype=bool),
-        "a query that sees nothing": blind,
+        "a query that sees nothing": fully_masked,
     }
 
 
@@ -63,7 +64,7 @@ def small(*args, threads=2, **options):
 
 @pytest.fixture
 def recomputed(monkeypatch):
-    """The shapes of the queries for which the largest score was taken off."""
+    """The shapes of the queries for which the row maximum was subtracted."""
     shapes, safely = [], plan.safe_attention
     monkeypatch.setattr(plan, "safe_attention", lambda q, *rest: shapes.append(q.shape) or safely(q, *rest))
     return shapes
@@ -197,15 +198,15 @@ def test_float32_is_as_good_as_the_plain_layer_in_float32(n, visible, rng):
     assert error <= 2 * plain_error
 
 
-def test_no_step_is_float64_by_accident(monkeypatch, rng):
-    seen, power = set(), softmax.EXP.power
+def test_no_step_is_float64_by_accident(rng):
+    seen = set()
 
-    def watching(x, out):
-        seen.update((x.dtype, out.dtype))
-        return power(x, out=out)
+    def watching(x, out=None):
+        seen.update(array.dtype for array in (x, out) if array is not None and np.ndim(array))
+        return np.exp(x, out=out)
 
-    monkeypatch.setattr(layer_module, "fast_base", lambda: softmax.Base(watching, 1.0))
-    layer, inputs = small(converted(draw(rng).T, np.float32)), tokens(rng, MANY, dtype=np.float32)
+    layer = small(converted(draw(rng).T, np.float32), exponential=watching)
+    inputs = tokens(rng, MANY, dtype=np.float32)
     output, backward = layer.vjp(*inputs)
     found = as_dictionary(backward(output))
     assert {gradient.dtype for gradient in found.values()} == seen == {np.dtype(np.float32)}
@@ -246,7 +247,7 @@ def test_scores_that_differ_widely(size, rng):
 
 def bounded(q, k, v, scale=0.5):
     """For one key-value head, by the vectors themselves."""
-    (answer,) = softmax.are_bounded(softmax.longest(q[None, None], k[None], v[None]), scale)
+    (answer,) = softmax.are_bounded(softmax.max_norms(q[None, None], k[None], v[None]), scale)
     return answer
 
 
@@ -274,13 +275,14 @@ def test_what_is_not_finite_is_not_bounded(wrong, place):
 
 @pytest.mark.parametrize(("h", "h_kv"), GROUPS.values(), ids=GROUPS)
 @pytest.mark.parametrize("d_v", [D_K, 17])
-def test_lengths_are_those_of_each_heads_own_vectors(h, h_kv, d_v, rng):
-    """Seen from outside: one head is hot, and only its tiles have their largest score taken off."""
+def test_norms_are_those_of_each_heads_own_vectors(h, h_kv, d_v, rng):
     weights = RowWeights.random(rng, D_MODEL, h, h_kv=h_kv, d_k=D_K, d_v=d_v)
-    layer, x = FastMultiHeadAttention(weights), rng.normal(size=(2, MANY, D_MODEL))
-    q, k, v, lengths = layer._project((slice(0, h_kv), slice(0, 2)), (x, x, x), None, None)
-    for vectors, length in zip((q, k, v), lengths, strict=True):
-        assert_close(length, np.linalg.norm(vectors, axis=-1).reshape(h_kv, -1).max(axis=1))
+    layer, x = MultiHeadAttention(weights), rng.normal(size=(2, MANY, D_MODEL))
+    projected = Projections(layer).project((slice(0, h_kv), slice(0, 2)), (x, x, x))
+    trace = layer.trace(x)
+    for norms, vectors in zip(softmax.max_norms(*projected), trace[:3], strict=True):
+        of_each = np.linalg.norm(vectors, axis=-1).max(axis=(0, 2)).reshape(h_kv, -1)
+        assert_close(norms, of_each.max(axis=1))
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
@@ -304,7 +306,7 @@ def test_exact_scores_are_found(dtype, rng):
     assert softmax.are_exact(q, k).tolist() == [False, dtype == np.float32]
 
 
-def test_only_the_tile_that_needs_it_is_computed_with_the_largest_score_taken_off(recomputed, rng):
+def test_only_the_tile_that_needs_it_has_its_row_maximum_subtracted(recomputed, rng):
     layer, (Q, K, V) = small(draw(rng)), tokens(rng, MANY, MORE, batch=())
     Q[MANY - 1] *= 1e4
     layer(Q, K, V)
@@ -340,31 +342,29 @@ def test_a_query_that_sees_nothing_gets_the_output_bias_alone(rng):
 # what it does not do
 
 
-@pytest.fixture
-def computed(monkeypatch):
-    """How many exponentials each tile took."""
-    sizes, exponentials = [], softmax.exponentials
+class CountingExp:
+    """An exponential that counts how many numbers it was asked for, tile by tile."""
 
-    def watched(*args):
-        weights = exponentials(*args)
-        sizes.append(weights.size)
-        return weights
+    def __init__(self):
+        self.sizes = []
 
-    monkeypatch.setattr(softmax, "exponentials", watched)
-    return sizes
+    def __call__(self, x, out=None):
+        if out is not None:
+            self.sizes.append(x.size)
+        return np.exp(x, out=out)
 
 
-def test_hidden_tiles_are_not_computed(computed, rng):
-    layer = small(draw(rng, widths=(D_MODEL,) * 3))
+def test_hidden_tiles_are_not_computed(rng):
+    layer = small(draw(rng, widths=(D_MODEL,) * 3), exponential=(exp := CountingExp()))
     layer(rng.normal(size=(MANY, D_MODEL)), visible=Causal())
     sizes = [5, 5, 5, 5, 3]  # 23 queries, or keys: a tile of queries meets the tiles of keys up to its own
-    assert sum(computed) == H * sum(p * q for place, p in enumerate(sizes) for q in sizes[: place + 1])
+    assert sum(exp.sizes) == H * sum(p * q for place, p in enumerate(sizes) for q in sizes[: place + 1])
 
 
-def test_what_is_hidden_from_one_sequence_is_not_computed_for_it(computed, rng):
-    layer = small(draw(rng))
+def test_what_is_hidden_from_one_sequence_is_not_computed_for_it(rng):
+    layer = small(draw(rng), exponential=(exp := CountingExp()))
     layer(*tokens(rng, MANY, MORE), visible=Padding([6, MORE]))
-    assert sum(computed) == H * MANY * (7 + MORE)  # seven keys a tile: one holds the six
+    assert sum(exp.sizes) == H * MANY * (7 + MORE)  # seven keys a tile: one holds the six
 
 
 def test_scores_are_never_all_in_memory(rng):
@@ -557,10 +557,9 @@ def test_logarithms_of_large_sums_cost_no_precision(rng):
     assert np.linalg.norm(ours - exact) <= 2 * np.linalg.norm(plain - exact)
 
 
-@pytest.mark.parametrize("base", [softmax.EXP, softmax.EXP2])
-def test_gradients_by_either_exponential(base, monkeypatch, rng):
-    monkeypatch.setattr(layer_module, "fast_base", lambda: base)
-    assert_gradients_close(*both_ways(small(draw(rng).T), tokens(rng, MANY, MORE)))
+@pytest.mark.parametrize("exponential", [np.exp, np.exp2])
+def test_gradients_by_either_exponential(exponential, rng):
+    assert_gradients_close(*both_ways(small(draw(rng).T, exponential=exponential), tokens(rng, MANY, MORE)))
 
 
 @pytest.mark.parametrize("size", [60.0, 1e4])
@@ -589,7 +588,7 @@ def test_what_is_hidden_reaches_no_gradient(wrong, length, done_again, rng):
     assert len(done_again) == 2  # by `both_ways` itself
 
 
-def test_what_a_blind_query_is_given_and_held_for_reaches_no_gradient(done_again, rng):
+def test_what_a_fully_masked_query_holds_and_is_blamed_for_reaches_no_gradient(done_again, rng):
     layer, (Q, K, V) = small(draw(rng)), tokens(rng, MANY, MORE)
     visible = np.ones((MANY, MORE), dtype=bool)
     visible[11] = False
@@ -626,14 +625,14 @@ def test_gradients_without_tokens(n, m, batch, rng):
         assert np.array_equal(as_dictionary(found)[name], gradient)
 
 
-def test_weights_beyond_what_is_visible_are_not_computed_again(computed, rng):
-    layer = small(draw(rng, widths=(D_MODEL,) * 3))
+def test_attention_beyond_what_is_visible_is_not_computed_again(rng):
+    layer = small(draw(rng, widths=(D_MODEL,) * 3), exponential=(exp := CountingExp()))
     output, backward = layer.vjp(rng.normal(size=(MANY, D_MODEL)), visible=Causal())
-    computed.clear()
+    exp.sizes.clear()
     backward(output)
     tiles = [5, 5, 5, 5, 3]
     expected = H * sum(p * q for place, p in enumerate(tiles) for q in tiles[: place + 1])
-    assert sum(computed) == expected
+    assert sum(exp.sizes) == expected
 
 
 def test_no_gradient_has_all_scores_in_memory(rng):
@@ -673,18 +672,18 @@ def test_gradients_that_do_not_fit_are_refused_in_the_same_words(change, own_mes
 
 
 @pytest.mark.parametrize(
-    ("extensions", "base"),
+    ("extensions", "exponential"),
     [
-        ({"baseline": ["X86_V2"], "found": ["X86_V3", "X86_V4"]}, softmax.EXP2),
-        ({"baseline": ["SSE3"], "found": ["AVX2", "AVX512_SKX"]}, softmax.EXP2),
-        ({"baseline": ["X86_V4"]}, softmax.EXP2),
-        ({"baseline": ["NEON"], "found": ["ASIMDHP"]}, softmax.EXP),
-        ({"baseline": ["X86_V2"], "found": ["X86_V3"], "not found": ["X86_V4"]}, softmax.EXP),
+        ({"baseline": ["X86_V2"], "found": ["X86_V3", "X86_V4"]}, np.exp2),
+        ({"baseline": ["SSE3"], "found": ["AVX2", "AVX512_SKX"]}, np.exp2),
+        ({"baseline": ["X86_V4"]}, np.exp2),
+        ({"baseline": ["NEON"], "found": ["ASIMDHP"]}, np.exp),
+        ({"baseline": ["X86_V2"], "found": ["X86_V3"], "not found": ["X86_V4"]}, np.exp),
     ],
 )
-def test_the_exponential_that_the_processor_is_fast_at(extensions, base, monkeypatch, rng):
+def test_the_exponential_that_the_processor_is_fast_at(extensions, exponential, monkeypatch, rng):
     monkeypatch.setattr(np, "show_config", lambda mode: {"SIMD Extensions": extensions})
-    assert softmax.fast_base() is base
+    assert softmax.fast_exponential() is exponential
     layer, inputs = FastMultiHeadAttention(draw(rng)), tokens(rng)
     assert_close(layer(*inputs), layer.plain(*inputs))
     for scale in (1, 1e4):
@@ -702,7 +701,7 @@ def test_any_number_of_threads(several, rng):
 @pytest.mark.parametrize(
     ("scores", "power"), [((-58, -152), 100), ((-40, -152), 110), ((-20, -152), 127), ((-58, -130), 60)]
 )
-def test_a_weight_that_vanishes_may_belong_to_a_value_that_counts(scores, power):
+def test_attention_that_vanishes_may_belong_to_a_value_that_counts(scores, power):
     """Two keys; the exponential of the second is below the smallest float32, and its value is large."""
     arrays = {name: np.zeros((1, 3, 1), np.float32) for name in ("W_q", "W_k", "W_v")}
     for feature, matrix in enumerate(arrays.values()):

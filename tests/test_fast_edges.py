@@ -5,8 +5,7 @@ import pytest
 
 from mha_tutorial import Causal, FastMultiHeadAttention, MultiHeadAttention, Padding, RowWeights, gradients
 from mha_tutorial._sizes import slices
-from mha_tutorial.fast import layer as layer_module
-from mha_tutorial.fast import plan, softmax, tiles
+from mha_tutorial.fast import plan, tiles
 from mha_tutorial.fast.plan import Block
 from tests.helpers import D_K, D_MODEL, D_V, GROUPS, assert_close
 from tests.layer_helpers import as_dictionary, both_ways, converted, draw, tokens
@@ -52,11 +51,11 @@ def test_numbers_at_the_edges_in_tiles(make, block, dtype):
 # --- errors beside those of the plain layer ---------------------------------------------------------------------
 
 
-def errors(weights, inputs, output_gradient, **options):
+def errors(weights, inputs, output_gradient, exponential=None, **options):
     """How far the fast layer and the plain one are off in float32, relative to the result in float64, by name."""
     single, inputs = converted(weights, np.float32), [x.astype(np.float32) for x in inputs]
     output_gradient = output_gradient.astype(np.float32)
-    layer = FastMultiHeadAttention(single)
+    layer = FastMultiHeadAttention(single, exponential=exponential)
     exact = MultiHeadAttention(converted(single, np.float64))
     doubles = [x.astype(float) for x in inputs], output_gradient.astype(float)
     right = by_plain(exact, *doubles, **{name: widened(x) for name, x in options.items()})
@@ -88,11 +87,10 @@ def assert_as_good(all_errors, most=2.0):
         assert np.median(ratios) <= most, (name, ratios)
 
 
-@pytest.mark.parametrize("base", [softmax.EXP, softmax.EXP2], ids=["exp", "exp2"])
+@pytest.mark.parametrize("exponential", [np.exp, np.exp2], ids=["exp", "exp2"])
 @pytest.mark.parametrize("power", [*range(-8, -3), *range(-3, 24, 6)])
-def test_exact_scores_are_as_good_as_plain(power, base, monkeypatch):
+def test_exact_scores_are_as_good_as_plain(power, exponential):
     """Integers, the queries times a power of two: scores up to 1e8, with ties and leads of every size."""
-    monkeypatch.setattr(layer_module, "fast_base", lambda: base)
     drawn = []
     for seed in range(10):
         rng = np.random.default_rng(seed)
@@ -101,20 +99,21 @@ def test_exact_scores_are_as_good_as_plain(power, base, monkeypatch):
         arrays["W_q"] *= 2.0**power
         x = [rng.integers(-3, 4, size=(2, 37, 8)).astype(float)] * 3
         visible = Causal() if seed % 2 else None
-        drawn.append(errors(RowWeights(**arrays), x, rng.normal(size=(2, 37, 8)), visible=visible))
+        weights, output_gradient = RowWeights(**arrays), rng.normal(size=(2, 37, 8))
+        drawn.append(errors(weights, x, output_gradient, exponential, visible=visible))
     assert_as_good(drawn)
 
 
-@pytest.mark.parametrize("base", [softmax.EXP, softmax.EXP2], ids=["exp", "exp2"])
-def test_exact_scores_that_all_lie_around_a_large_one(base, monkeypatch):
+@pytest.mark.parametrize("exponential", [np.exp, np.exp2], ids=["exp", "exp2"])
+def test_exact_scores_that_all_lie_around_a_large_one(exponential):
     """Around 40, below the limit: a power of two takes 40 times log2(e), which is not exact."""
-    monkeypatch.setattr(layer_module, "fast_base", lambda: base)
     unit, drawn = np.eye(4)[None], []
     for seed in range(10):
         rng = np.random.default_rng(seed)
         Q, K, V = rng.integers(-1, 2, size=(3, 1, 37, 4)).astype(float)
         Q[..., 0], K[..., 0] = 16, 5
-        drawn.append(errors(RowWeights(unit, unit, unit, unit), [Q, K, V], rng.normal(size=Q.shape)))
+        output_gradient = rng.normal(size=Q.shape)
+        drawn.append(errors(RowWeights(unit, unit, unit, unit), [Q, K, V], output_gradient, exponential))
     assert_as_good(drawn)
 
 
@@ -342,7 +341,7 @@ def test_biases_of_some_projections_only(rng):
 
 
 def test_padding_of_nan_does_not_slow_down_or_touch_the_rest(rng, monkeypatch):
-    """Keys that no query sees are zero for the products: no tile needs its largest score taken off."""
+    """Keys that no query sees are zero for the products: no tile needs its row maximum subtracted."""
     safely = []
     monkeypatch.setattr(plan, "safe_attention", lambda *args: safely.append(args))
     layer, (Q, K, V) = FastMultiHeadAttention(draw(rng), block=SMALL), tokens(rng, 23, 29)
@@ -352,13 +351,15 @@ def test_padding_of_nan_does_not_slow_down_or_touch_the_rest(rng, monkeypatch):
     assert not safely
 
 
-def test_many_different_tiles_of_a_mask_stay_truth_values(monkeypatch, rng):
-    monkeypatch.setattr(tiles, "FACTORS", 60)
-    layer, inputs = FastMultiHeadAttention(draw(rng), block=SMALL), tokens(rng, 23, 29)
+BOTH = {bool, np.float32}
+
+
+@pytest.mark.parametrize(("factors", "kinds"), [(0, {bool}), (3, BOTH), (60, BOTH), (2000, {np.float32})])
+def test_many_different_tiles_of_a_mask_stay_truth_values(factors, kinds, rng):
     visible = rng.random((23, 29)) < 0.6
-    made = tiles.TileMask(visible, (2, 3, 23, 29), h_kv=3).tiles(slices(23, 3), slices(29, 3))
-    kinds = {tile.seen.dtype for some in made for tile in some.kv_tiles if tile.seen is not None}
-    assert kinds == {np.dtype(bool), np.dtype(np.float32)}
-    assert_close(layer(*inputs, visible=visible), layer.plain(*inputs, visible=visible))
-    monkeypatch.setattr(tiles, "FACTORS", 3)
+    made = tiles.TileMask(visible, (2, 3, 23, 29), h_kv=3).tiles(slices(23, 3), slices(29, 3), factors)
+    found = {tile.visible.dtype for some in made for tile in some.kv_tiles if tile.visible is not None}
+    assert found == {np.dtype(kind) for kind in kinds}
+    block = SMALL._replace(factors=factors)
+    layer, inputs = FastMultiHeadAttention(draw(rng), block=block), tokens(rng, 23, 29)
     assert_close(layer(*inputs, visible=visible), layer.plain(*inputs, visible=visible))

@@ -1,4 +1,4 @@
-"""Attention of a tile of queries: with the scores as they are, where a test says beforehand that this is right."""
+"""Softmax of a tile of queries: without the row maximum, where a test says beforehand that this is right."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -9,70 +9,41 @@ from numpy import ndarray as Array
 
 from ..reference import row
 from .tiles import KeyTile, Tile
+from .workspace import Workspace
 
-LIMIT = 45.0  # for scores: their exponentials lie between 2^-65 and 2^65
-VALUES = 2.0**-36, 2.0**36  # for the longest value: its products with these, and their sums, are normal numbers
-
-
-class Base(NamedTuple):
-    """An exponential, and the factor that turns a natural exponent into one of its own."""
-
-    power: Callable[..., Array]
-    factor: float
+MAX_SCORE = 45.0  # in size: exponentials lie between 2^-65 and 2^65
+MAX_NORMS_OF_VALUES = 2.0**-36, 2.0**36  # products of values with these, and their sums, are normal numbers
 
 
-EXP, EXP2 = Base(np.exp, 1.0), Base(np.exp2, 1 / math.log(2))
+class Scoring(NamedTuple):
+    """What a layer takes for a score and for its exponential."""
+
+    score: row.Score
+    scale: float
+    exponential: Callable[..., Array]  # np.exp or np.exp2
+
+    @property
+    def query_factor(self) -> float:
+        """What queries are multiplied by, so that the exponential of an inner product is what softmax needs."""
+        return self.scale / math.log(self.exponential(1.0))
 
 
-def fast_base() -> Base:
+def fast_exponential() -> Callable[..., Array]:
     """Choose the faster of exp2 and exp: NumPy has a vector loop for exp2 only where there is AVX-512.
 
     Examples
     --------
-    >>> fast_base() in (EXP, EXP2)
+    >>> fast_exponential() in (np.exp, np.exp2)
     True
     """
     extensions = np.show_config(mode="dicts")["SIMD Extensions"]
     there = {*extensions.get("baseline", ()), *extensions.get("found", ())}
-    return EXP2 if there & {"AVX512_SKX", "X86_V4"} else EXP
-
-
-class Room:
-    """Memory for the tiles of one thread, one after the other: asking for it anew costs more than an exponential.
-
-    Examples
-    --------
-    >>> room = Room(np.float32)
-    >>> first, second = room("scores", 2, 3), room("scores", 3, 2)
-    >>> np.shares_memory(first, second), np.shares_memory(first, room("sums", 2, 3))
-    (True, False)
-    """
-
-    def __init__(self, dtype: np.dtype | type):
-        self._dtype = dtype
-        self._arrays: dict[str, Array] = {}
-        self._ones = np.ones((0, 1), dtype)
-
-    def __call__(self, name: str, *shape: int) -> Array:
-        size = math.prod(shape)
-        if name not in self._arrays or self._arrays[name].size < size:
-            self._arrays[name] = np.empty(size, self._dtype)
-        return self._arrays[name][:size].reshape(shape)
-
-    def ones(self, length: int) -> Array:
-        """A column of ones."""
-        if len(self._ones) < length:
-            self._ones = np.ones((length, 1), self._dtype)
-        return self._ones[:length]
-
-    def copy(self, name: str, array: Array, factor: float = 1.0) -> Array:
-        """A copy of an array, side by side in memory, times a factor."""
-        return np.multiply(array, factor, out=self(name, *array.shape))
+    return np.exp2 if there & {"AVX512_SKX", "X86_V4"} else np.exp
 
 
 @np.errstate(all="ignore")
-def longest(*arrays: Array) -> list[Array]:
-    """The length of the longest vector, for each key-value head.
+def max_norms(*arrays: Array) -> list[Array]:
+    """The norm of the longest vector, for each key-value head.
 
     Parameters
     ----------
@@ -81,23 +52,23 @@ def longest(*arrays: Array) -> list[Array]:
 
     Examples
     --------
-    >>> longest(np.array([[[3.0, 4.0], [1.0, 1.0]], [[0.0, 2.0], [0.0, 0.0]]]))
+    >>> max_norms(np.array([[[3.0, 4.0], [1.0, 1.0]], [[0.0, 2.0], [0.0, 0.0]]]))
     [array([5., 2.])]
     """
     return [np.sqrt(np.vecdot(x, x).max(axis=tuple(range(1, x.ndim - 1)))) for x in arrays]
 
 
 @np.errstate(all="ignore")  # what is not finite is not within the bounds
-def are_bounded(longest_of_each: Sequence[Array], scale: float) -> Array:
-    """Whether softmax may do without taking the largest score off, judged by the lengths of the vectors alone.
+def are_bounded(norms: Sequence[Array], scale: float) -> Array:
+    """Whether softmax may do without the row maximum, judged before any score is computed.
 
-    No score is larger than the scale times the length of the longest query times that of the longest key. Where
-    that is below a limit no exponential overflows or vanishes, nor does its product with a value.
+    By Cauchy and Schwarz no score is larger than the scale times the norms of the longest query and the longest
+    key. Where that is below a limit no exponential overflows or vanishes, nor does its product with a value.
 
     Parameters
     ----------
-    longest_of_each
-        Of the queries, the keys and the values, in every key-value head.
+    norms
+        The `max_norms` of queries, keys and values, for every key-value head.
 
     Examples
     --------
@@ -105,13 +76,14 @@ def are_bounded(longest_of_each: Sequence[Array], scale: float) -> Array:
     >>> are_bounded([queries, keys, values], scale=0.5)
     array([ True, False, False])
     """
-    longest_q, longest_k, longest_v = longest_of_each
-    return (abs(scale) * longest_q * longest_k <= LIMIT) & (VALUES[0] <= longest_v) & (longest_v <= VALUES[1])
+    of_queries, of_keys, of_values = norms
+    least, most = MAX_NORMS_OF_VALUES
+    return (abs(scale) * of_queries * of_keys <= MAX_SCORE) & (least <= of_values) & (of_values <= most)
 
 
 @np.errstate(all="ignore")
 def are_exact(q: Array, k: Array) -> Array:
-    """Whether inner products of single precision come out without rounding, as those of small integers do.
+    """Whether inner products in float32 come out without rounding, as those of small integers do.
 
     A few of the first sequence are tried for each key-value head. Exact scores deserve exact exponents, and a
     scale folded into the queries would round them.
@@ -137,18 +109,25 @@ def are_exact(q: Array, k: Array) -> Array:
 
 
 def unshifted_attention(
-    q: Array, k: Array, v: Array, kv_tiles: list[KeyTile], power: Callable, room: Room, heads: Array
+    q: Array,
+    k: Array,
+    v: Array,
+    kv_tiles: list[KeyTile],
+    exponential: Callable,
+    workspace: Workspace,
+    heads: Array,
 ) -> None:
     """Average the values by the exponentials of the scores as they are, a tile of keys after the other.
 
-    Softmax takes the largest score off first, which costs two passes over the scores and protects from
-    overflow. Where `is_bounded` there is none.
+    Softmax subtracts the maximum of a row first, which protects from overflow. Where `are_bounded` says that
+    there is none, the exponentials and the averages of one tile of keys are simply added to those of the next:
+    there is no maximum that a later tile could change.
 
     Parameters
     ----------
     q
-        ``(g, b, r, p, d_k)``: a tile of queries of the r heads that share a key-value head, side by side in
-        memory and scaled so that ``power(q @ k)`` are the exponentials.
+        ``(g, b, r, p, d_k)``: a tile of queries of the r heads that share a key-value head, contiguous and
+        scaled so that ``exponential(q @ k)`` is what softmax needs.
     k, v
         ``(g, b, m, d_k)`` and ``(g, b, m, d_v)``.
     heads
@@ -156,61 +135,74 @@ def unshifted_attention(
 
     References
     ----------
-    Rabe and Staats, *Self-attention Does Not Need O(n^2) Memory*; Dao and others, *FlashAttention*.
+    Milakov and Gimelshein, *Online normalizer calculation for softmax* (the sum carried along from tile to
+    tile); Rabe and Staats, *Self-attention Does Not Need O(n²) Memory* (the average carried along with it, and
+    divided last); Dao and others, *FlashAttention* (tiles as large as a cache). All three carry a running
+    maximum too, which the bound makes needless.
+
+    Examples
+    --------
+    >>> q, k, v = np.random.default_rng(0).normal(size=(3, 1, 1, 4, 2))
+    >>> kv_tiles = [KeyTile(slice(0, 3), slice(0, 0), None), KeyTile(slice(3, 4), slice(0, 0), None)]
+    >>> heads = np.empty((1, 1, 1, 4, 2))
+    >>> unshifted_attention(q[:, :, None], k, v, kv_tiles, np.exp, Workspace(float), heads)
+    >>> np.allclose(heads[:, :, 0], row.attention(q, k, v, score=row.dot_product))
+    True
     """
     if not kv_tiles:
         heads[...] = 0
         return
-    averages, sums = room("averages", *q.shape[:-1], v.shape[-1]), room("sums", *q.shape[:-1], 1)
-    below = averages.reshape(*q.shape[:2], -1, v.shape[-1])  # the heads that share keys, one below the other
+    averages, row_sum = workspace("averages", *q.shape[:-1], v.shape[-1]), workspace("row_sum", *q.shape[:-1], 1)
+    # Heads that share keys, one below the other: their queries are rows of one product.
+    stacked, stacked_sum = (x.reshape(*q.shape[:2], -1, x.shape[-1]) for x in (averages, row_sum))
     for number, tile in enumerate(kv_tiles):
-        weights = exponentials(q, k, tile, power, room)
-        values, ones = v[..., tile.keys, :], room.ones(weights.shape[-1])
+        exponentials = tile_exponentials(q, k, tile, exponential, workspace)
+        values, ones = v[..., tile.keys, :], workspace.ones(exponentials.shape[-1])
         if number == 0:
-            np.matmul(weights, ones, out=sums.reshape(*below.shape[:-1], 1))  # faster than weights.sum(axis=-1)
-            np.matmul(weights, values, out=below)
+            np.matmul(exponentials, ones, out=stacked_sum)  # faster than exponentials.sum(axis=-1)
+            np.matmul(exponentials, values, out=stacked)
         else:
-            more = room("more sums", *below.shape[:-1], 1)
-            sums += np.matmul(weights, ones, out=more).reshape(sums.shape)
-            below += np.matmul(weights, values, out=room("more averages", *below.shape))
-    sums[sums == 0] = 1  # of a query that sees nothing
-    np.divide(averages, sums, out=heads)  # the few averages, not the many weights
+            stacked_sum += np.matmul(exponentials, ones, out=workspace("more row_sum", *stacked_sum.shape))
+            stacked += np.matmul(exponentials, values, out=workspace("more averages", *stacked.shape))
+    row_sum[row_sum == 0] = 1  # of a query that sees nothing
+    np.divide(averages, row_sum, out=heads)  # p d_v quotients, not p m
 
 
-def exponentials(q: Array, k: Array, tile: KeyTile, power: Callable, room: Room) -> Array:
+def tile_exponentials(q: Array, k: Array, tile: KeyTile, exponential: Callable, workspace: Workspace) -> Array:
     """The exponentials (g, b, r p, q) of the scores of a tile, zero where a key is hidden."""
     keys = k[..., tile.keys, :]
     queries = q.reshape(*q.shape[:2], -1, q.shape[-1])
-    weights = np.matmul(queries, keys.mT, out=room("scores", *queries.shape[:-1], keys.shape[-2]))
-    power(weights, out=weights)
-    if tile.seen is not None:
-        partly = weights.reshape(*q.shape[:-1], -1)[..., tile.partly]
-        np.multiply(partly, tile.seen, out=partly)
-    return weights
+    scores = np.matmul(queries, keys.mT, out=workspace("scores", *queries.shape[:-1], keys.shape[-2]))
+    exponentials = exponential(scores, out=scores)
+    if tile.visible is not None:
+        partial = exponentials.reshape(*q.shape[:-1], -1)[..., tile.partial]
+        np.multiply(partial, tile.visible, out=partial)
+    return exponentials
 
 
-def unshifted_weights(q: Array, k: Array, tile: Tile, power: Callable, room: Room) -> Array:
-    """The attention weights (g, b, r p, q) of queries for all keys from the first to the last that they see."""
+def unshifted_softmax(q: Array, k: Array, tile: Tile, exponential: Callable, workspace: Workspace) -> Array:
+    """The attention (g, b, r p, q) of queries to all keys from the first to the last that they see."""
     whole = KeyTile(tile.keys, slice(0, 0), None)
-    weights = exponentials(q, k, whole, power, room)
-    by_head, end = weights.reshape(*q.shape[:-1], -1), 0
-    for keys, partly, seen in tile.kv_tiles:
+    attention = tile_exponentials(q, k, whole, exponential, workspace)
+    by_head, end = attention.reshape(*q.shape[:-1], -1), 0
+    for keys, partial, visible in tile.kv_tiles:
         start = keys.start - tile.keys.start
         by_head[..., end:start] = 0  # what lies between the tiles is hidden
         end = keys.stop - tile.keys.start
-        if seen is not None:
-            some = by_head[..., start + partly.start : start + partly.stop]
-            np.multiply(some, seen, out=some)
-    sums = np.matmul(weights, room.ones(weights.shape[-1]), out=room("sums", *weights.shape[:-1], 1))
-    sums[sums == 0] = 1  # of a query that sees nothing
-    weights /= sums
-    return weights
+        if visible is not None:
+            some = by_head[..., start + partial.start : start + partial.stop]
+            np.multiply(some, visible, out=some)
+    ones = workspace.ones(attention.shape[-1])
+    row_sum = np.matmul(attention, ones, out=workspace("row_sum", *attention.shape[:-1], 1))
+    row_sum[row_sum == 0] = 1  # of a query that sees nothing
+    attention /= row_sum
+    return attention
 
 
 def safe_attention(
     q: Array, k: Array, v: Array, score: row.Score, visible: Array, bias: Array | None
 ) -> tuple[Array, Array, Array]:
-    """Scores, attention weights and averages as the reference makes them, with the largest score taken off.
+    """Scores, attention and averages as the reference makes them, with the row maximum subtracted.
 
     Parameters
     ----------
@@ -220,14 +212,14 @@ def safe_attention(
         ``(g, b, r, p, q)``, or what broadcasts to it.
     """
     shape = (*q.shape[:-1], k.shape[-2])
-    below = (*q.shape[:2], -1)  # the heads that share keys, one below the other
-    seen = None if visible.all() else np.broadcast_to(visible, shape).reshape(*below, shape[-1])
-    added = None if bias is None else np.broadcast_to(bias, shape).reshape(*below, shape[-1])
+    stacked = (*q.shape[:2], -1)  # the heads that share keys, one below the other
+    some_hidden = None if visible.all() else np.broadcast_to(visible, shape).reshape(*stacked, shape[-1])
+    bias = None if bias is None else np.broadcast_to(bias, shape).reshape(*stacked, shape[-1])
 
     def score_and_bias(Q: Array, K: Array) -> Array:
         scores = score(Q, K)
-        return scores if added is None else np.where(np.isneginf(added), -np.inf, scores + added)
+        return scores if bias is None else np.where(np.isneginf(bias), -np.inf, scores + bias)
 
-    made = row.attend(q.reshape(*below, q.shape[-1]), k, v, score_and_bias, seen, has_heads=False)
+    made = row.attend(q.reshape(*stacked, q.shape[-1]), k, v, score_and_bias, some_hidden, has_heads=False)
     scores, attention, heads = (x.reshape(*q.shape[:-1], -1) for x in made)
     return scores, attention, heads

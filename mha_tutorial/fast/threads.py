@@ -2,6 +2,7 @@
 
 import contextvars
 import functools
+import math
 import os
 import sys
 import threading
@@ -11,6 +12,11 @@ from collections.abc import Callable, Iterable
 from queue import SimpleQueue
 from types import FrameType
 from typing import Any, ClassVar
+
+import numpy as np
+from numpy import ndarray as Array
+
+from .._sizes import slices
 
 NAME = "mha_tutorial"  # of the threads started here
 
@@ -150,6 +156,23 @@ def parallel_map(make_worker: Callable[[], Callable], parts: Iterable, threads: 
         errors = [helper.wait() for helper in helpers]
     for error in filter(None, errors):
         raise error
+
+
+def parallel_matmul(A: Array, B: Array, threads: int) -> Array:
+    """A matrix product, some of the rows on every thread.
+
+    Examples
+    --------
+    >>> parallel_matmul(np.eye(5), np.ones((5, 2)), threads=2).shape
+    (5, 2)
+    """
+    product = np.empty((len(A), B.shape[1]), A.dtype)
+    parallel_map(
+        lambda: lambda some: np.matmul(A[some], B, out=product[some]),
+        slices(len(A), math.ceil(len(A) / threads)),
+        threads,
+    )
+    return product
 
 
 class Helper:

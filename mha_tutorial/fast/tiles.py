@@ -12,29 +12,29 @@ from .._checks import ROWS as convention
 from .._sizes import slices
 from ..masks import Mask
 
-FACTORS = 2**20  # numbers in all the masks of tiles that are kept as factors: four mebibytes
-
 
 class KeyTile(NamedTuple):
-    """Some keys, and which of them some queries see.
+    """Some keys, and which of them a tile of queries sees.
 
-    ``seen`` is for the keys in `partly` alone, from the first that is not visible to all of the queries to the
-    last; None where all are. It has axes (g, b, r, p, q), of length one where it does not depend on them, and
+    ``visible`` is for the keys in `partial` alone, from the first that is hidden from any of the queries to the
+    last; None where none is. It has axes (g, b, r, p, q), of length one where it does not depend on them, and
     holds truth values or zeros and ones.
     """
 
     keys: slice
-    partly: slice  # counted from the first of the keys
-    seen: Shaped[Array, "#h_kv #b #group #p q"] | None
+    partial: slice  # counted from the first of the keys
+    visible: Shaped[Array, "#h_kv #b #r #p q"] | None
 
     def rows(self, some: slice) -> "KeyTile":
         """The same for some of the queries."""
-        seen = self.seen
-        return self if seen is None or seen.shape[-2] == 1 else self._replace(seen=seen[..., some, :])
+        visible = self.visible
+        if visible is None or visible.shape[-2] == 1:
+            return self
+        return self._replace(visible=visible[..., some, :])
 
 
 class Tile(NamedTuple):
-    """Some queries, and the keys they meet, piece by piece; none where they see nothing."""
+    """Some queries, and the tiles of keys of which they see anything."""
 
     queries: slice
     kv_tiles: list[KeyTile]
@@ -55,18 +55,18 @@ class Tile(NamedTuple):
         return Tile(queries, [tile.rows(some) for tile in self.kv_tiles])
 
     def of(self, groups: slice, entries: slice) -> "Tile":
-        """What some key-value heads of some entries of the batch have to do with it."""
+        """The same for some key-value heads and some entries of the batch."""
         theirs = [
-            tile if tile.seen is None else tile._replace(seen=_part(tile.seen, groups, entries))
+            tile if tile.visible is None else tile._replace(visible=_part(tile.visible, groups, entries))
             for tile in self.kv_tiles
         ]
         return Tile(self.queries, [tile for tile in theirs if _any_visible(tile)])
 
 
 class TileMask:
-    """What queries see of keys, for any two slices of them, whatever kind of mask says so; rows are queries.
+    """Any mask, a tile at a time: which of some keys each of some queries sees; rows are queries.
 
-    Keys beyond the m that it is for are a layer's own, and every query sees them.
+    Keys beyond the m of the tokens are a layer's own, and every query sees them.
 
     Parameters
     ----------
@@ -88,8 +88,8 @@ class TileMask:
     >>> mask = TileMask(Causal(), (2, 6, 5, 5), h_kv=3)
     >>> mask(slice(0, 2), slice(0, 2)).shape
     (1, 1, 1, 2, 2)
-    >>> tiles = mask.tiles(slices(5, 2), slices(5, 2))
-    >>> [[(tile.keys.start, tile.keys.stop, tile.seen is None) for tile in tile.kv_tiles] for tile in tiles]
+    >>> tiles = mask.tiles(slices(5, 2), slices(5, 2), most=100)
+    >>> [[(tile.keys.start, tile.keys.stop, tile.visible is None) for tile in tile.kv_tiles] for tile in tiles]
     [[(0, 2, False)], [(0, 2, True), (2, 4, False)], [(0, 2, True), (2, 4, True), (4, 5, True)]]
     """
 
@@ -100,7 +100,7 @@ class TileMask:
         if not isinstance(self._visible, Mask):
             convention.visible(self._visible, shape, heads=True)
 
-    def __call__(self, queries: slice, keys: slice) -> Bool[Array, "#h_kv #b #group p q"]:
+    def __call__(self, queries: slice, keys: slice) -> Bool[Array, "#h_kv #b #r p q"]:
         """Say which of the keys each of the queries sees; axes on which that does not depend have length one."""
         p, real = queries.stop - queries.start, slice(keys.start, max(keys.start, min(keys.stop, self._m)))
         part = self._tile(queries, real)
@@ -108,50 +108,67 @@ class TileMask:
         extra = np.ones((*part.shape[:-1], keys.stop - real.stop), dtype=bool)
         return np.concatenate([part, extra], axis=-1) if extra.size else part
 
-    def tiles(self, rows: list[slice], columns: list[slice]) -> list[Tile]:
-        """Find the tiles in which anything is visible, each no larger than it need be."""
-        alike: dict[tuple, Array] = {}
-        return [
-            Tile(queries, [tile for keys in columns if (tile := self._key_tile(queries, keys, alike))])
-            for queries in rows
-        ]
+    def tiles(self, rows: list[slice], columns: list[slice], most: int) -> list[Tile]:
+        """Find the tiles in which anything is visible, each no larger than it need be.
 
-    def _key_tile(self, queries: slice, keys: slice, alike: dict[tuple, Array]) -> KeyTile | None:
-        seen = self._tile(queries, keys)
-        if seen.all():
+        Exponentials are multiplied faster by zeros and ones of 32 bits than by truth values, but these take four
+        times the memory. So tiles with the same mask share one, as those along a diagonal do, and at most so many
+        numbers are kept as floats in all.
+        """
+        factors: dict[tuple, Array] = {}
+
+        def as_factor(visible: Array) -> Array:
+            if visible.size > most:
+                return visible
+            key = visible.shape, visible.tobytes()
+            if key not in factors and (len(factors) + 1) * visible.size <= most:
+                factors[key] = visible.astype(np.float32)
+            return factors.get(key, visible)
+
+        def key_tile(queries: slice, keys: slice) -> KeyTile | None:
+            tile = self._key_tile(queries, keys)
+            return tile if tile is None or tile.visible is None else tile._replace(visible=as_factor(tile.visible))
+
+        return [Tile(queries, [tile for keys in columns if (tile := key_tile(queries, keys))]) for queries in rows]
+
+    def _key_tile(self, queries: slice, keys: slice) -> KeyTile | None:
+        visible = self._tile(queries, keys)
+        if visible.all():
             return KeyTile(keys, slice(0, 0), None)
-        if not seen.any():
+        if not visible.any():
             return None
-        seen = np.broadcast_to(seen, (*seen.shape[:-1], keys.stop - keys.start))
-        some = _hull(np.any(seen, axis=(0, 1, 2, 3)))
-        seen = seen[..., some]
-        partly = _hull(np.any(~seen, axis=(0, 1, 2, 3)))
+        visible = np.broadcast_to(visible, (*visible.shape[:-1], keys.stop - keys.start))
+        some = _span(np.any(visible, axis=(0, 1, 2, 3)))
+        visible = visible[..., some]
+        partial = _span(np.any(~visible, axis=(0, 1, 2, 3)))
         keys = slice(keys.start + some.start, keys.start + some.stop)
-        return KeyTile(keys, partly, _as_factor(seen[..., partly], alike) if partly.stop else None)
+        return KeyTile(keys, partial, visible[..., partial] if partial.stop else None)
 
     def _tile(self, queries: slice, keys: slice) -> Array:
-        """A tile (g, b, r, p, q), with axes of length one where it does not depend on them; extra keys are seen."""
+        """A tile (g, b, r, p, q), with axes of length one where it does not depend on them."""
         if keys.start >= self._m:
             return np.ones((1, 1, 1, 1, 1), dtype=bool)
         if not isinstance(self._visible, Mask):
             (p, q), everything = self._visible.shape[-2:], slice(None)
             part = self._visible[..., queries if p > 1 else everything, keys if q > 1 else everything]
-            return by_group(part, self._batch, self._h_kv)
+            return group_heads(part, self._batch, self._h_kv)
         part = self._visible.tile(queries, keys, self._n, self._m, self._batch)
         if np.ndim(part) > 2:
             part = part[..., None, :, :]  # an axis for the heads, on which it does not depend
         shape = (*self._batch, self._h, queries.stop - queries.start, keys.stop - keys.start)
         convention.visible(part, shape, heads=True)
-        return by_group(part, self._batch, self._h_kv)
+        return group_heads(part, self._batch, self._h_kv)
 
 
-def by_group(array: Array, batch: tuple[int, ...], h_kv: int) -> Array:
+def group_heads(array: Array, batch: tuple[int, ...], h_kv: int) -> Array:
     """Lay out what broadcasts to ``(*batch, h, p, q)`` as ``(g, b, r, p, q)``; axes of length one stay so.
 
     Examples
     --------
-    >>> by_group(np.ones((2, 1, 6, 5, 7)), batch=(2, 3), h_kv=2).shape, by_group(np.ones((5, 7)), (2, 3), 2).shape
-    ((2, 6, 3, 5, 7), (1, 1, 1, 5, 7))
+    >>> group_heads(np.ones((2, 1, 6, 5, 7)), batch=(2, 3), h_kv=2).shape
+    (2, 6, 3, 5, 7)
+    >>> group_heads(np.ones((5, 7)), batch=(2, 3), h_kv=2).shape
+    (1, 1, 1, 5, 7)
     """
     array = array[(None,) * (len(batch) + 3 - array.ndim)]
     *some_batch, h, p, q = array.shape
@@ -161,33 +178,24 @@ def by_group(array: Array, batch: tuple[int, ...], h_kv: int) -> Array:
     return rearrange(array, "b (g r) p q -> g b r p q", g=h_kv if h > 1 else 1)
 
 
-def _part(seen: Array, groups: slice, entries: slice) -> Array | None:
-    """What some heads of some sequences see; None if it is everything."""
+def job_part(array: Array, groups: slice, entries: slice) -> Array:
+    """What some heads of some sequences have of an array (g, b, ...), in which these axes may have length one."""
     everything = slice(None)
-    seen = seen[groups if len(seen) > 1 else everything, entries if seen.shape[1] > 1 else everything]
-    return None if seen.all() else seen
+    return array[groups if len(array) > 1 else everything, entries if array.shape[1] > 1 else everything]
 
 
-def _as_factor(seen: Array, alike: dict[tuple, Array]) -> Array:
-    """Zeros and ones of 32 bits, by which weights are multiplied faster than by truth values.
-
-    They take four times the memory: so tiles that are alike share theirs, as those along a diagonal are, and when
-    there are many of others these stay as they are.
-    """
-    if seen.size > FACTORS:
-        return seen
-    key = seen.shape, seen.tobytes()
-    if key not in alike and (len(alike) + 1) * seen.size <= FACTORS:
-        alike[key] = seen.astype(np.float32)
-    return alike.get(key, seen)
+def _part(visible: Array, groups: slice, entries: slice) -> Array | None:
+    """What some heads of some sequences see; None if it is everything."""
+    visible = job_part(visible, groups, entries)
+    return None if visible.all() else visible
 
 
-def _hull(some) -> slice:
+def _span(some: Array) -> slice:
     """From the first that is true to the last."""
     found = np.flatnonzero(some)
     return slice(int(found[0]), int(found[-1]) + 1) if found.size else slice(0, 0)
 
 
 def _any_visible(tile: KeyTile) -> bool:
-    seen, whole = tile.seen, tile.keys.stop - tile.keys.start
-    return seen is None or seen.shape[-1] < whole or bool(seen.any())
+    visible, whole = tile.visible, tile.keys.stop - tile.keys.start
+    return visible is None or visible.shape[-1] < whole or bool(visible.any())
