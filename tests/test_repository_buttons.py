@@ -8,16 +8,16 @@ import repository_buttons
 
 @pytest.fixture
 def config():
-    return SimpleNamespace(html_theme_options={"use_download_button": False})
+    return SimpleNamespace(html_theme_options={"use_download_button": True})
 
 
 def test_a_local_build_has_no_buttons(config, monkeypatch):
     monkeypatch.delenv("BOOK_REPOSITORY", raising=False)
     repository_buttons.show_buttons(None, config)
-    assert config.html_theme_options == {"use_download_button": False}
+    assert config.html_theme_options == {"use_download_button": True}
 
 
-def test_the_publishing_build_has_all_three(config, monkeypatch):
+def test_the_publishing_build_has_all_of_them(config, monkeypatch):
     monkeypatch.setenv("BOOK_REPOSITORY", "https://github.com/someone/book")
     monkeypatch.setenv("BOOK_BRANCH", "trunk")
     repository_buttons.show_buttons(None, config)
@@ -25,7 +25,8 @@ def test_the_publishing_build_has_all_three(config, monkeypatch):
     assert options["repository_url"] == "https://github.com/someone/book"
     assert options["repository_branch"] == "trunk"
     assert options["use_repository_button"]
-    assert options["use_download_button"]
+    assert options["use_source_button"]
+    assert options["use_issues_button"]
     assert "colab" in options["launch_buttons"]["colab_url"]
 
 

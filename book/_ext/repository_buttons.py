@@ -1,4 +1,4 @@
-"""Shows the repository, Colab and download buttons when the build is told its repository, and only then.
+"""Shows the buttons to source, issues and Colab when the build is told its repository, and only then.
 
 The publishing workflow sets ``BOOK_REPOSITORY`` to the repository's address, and ``BOOK_NOTEBOOKS`` to the
 branch with the copies of the notebooks that install the package first, which the Colab button opens.
@@ -20,7 +20,8 @@ def show_buttons(app, config):
             "repository_url": repository,
             "repository_branch": os.environ.get("BOOK_BRANCH", "main"),
             "use_repository_button": True,
-            "use_download_button": True,
+            "use_source_button": True,
+            "use_issues_button": True,
             "launch_buttons": {"colab_url": "https://colab.research.google.com"},
         }
 
