@@ -1,4 +1,4 @@
-"""Makes the built pages whole: sizes on images, roles that fit, an entrance with a title, a footer that says what it is.
+"""Makes the built pages whole: sizes on images, roles that fit, an entrance with a title, facts for the footer.
 
 What the theme and the extensions get wrong in the HTML is put right here, page by page, before it is written.
 """
@@ -7,10 +7,11 @@ import datetime
 import os
 import re
 import subprocess
-import tomllib
 from pathlib import Path
 
-import imagesize
+from sphinx.util.images import get_image_size
+
+import mha_tutorial
 
 ROOT = Path(__file__).parents[2]
 EMPTY_HEADER = re.compile(r"<th\b([^>]*)>\s*(?:<p>\s*</p>)?\s*</th>")
@@ -45,7 +46,7 @@ def add_facts(app, pagename, templatename, context, doctree):
     branch = os.environ.get("BOOK_BRANCH", "main")
     source = context.get("sourcename")
     context |= {
-        "book_version": version(),
+        "book_version": mha_tutorial.__version__,
         "book_date": day and day.isoformat(),
         "book_date_in_words": day and f"{day.day} {day:%B %Y}",
         "notebook": bool(source) and source.endswith(".ipynb"),
@@ -53,11 +54,6 @@ def add_facts(app, pagename, templatename, context, doctree):
         "source_address": repository and source and f"{repository}/blob/{branch}/{source}",
         "issue_address": f"{repository}/issues/new?title=On%20{pagename}",
     }
-
-
-def version() -> str:
-    """The version of the package, which is the book's too."""
-    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
 
 
 def last_changed() -> datetime.date | None:
@@ -91,9 +87,10 @@ def sized(match, app, sources) -> str:
     tag, name = match[0], match["address"].rsplit("/", 1)[-1]
     if re.search(r"\b(?:width|height)=", tag) or name not in sources:
         return tag
-    width, height = imagesize.get(Path(app.srcdir) / sources[name])
-    if width <= 0:
+    size = get_image_size(str(Path(app.srcdir) / sources[name]))
+    if size is None:
         return tag
+    width, height = size
     return f'{tag.removesuffix(">").removesuffix("/").rstrip()} width="{width}" height="{height}"/>'
 
 
