@@ -1,10 +1,14 @@
 """The figures of the book: each function draws into one Axes, from a `Trace` or from plain arrays."""
 
-from .attention import draw_attention, draw_hull, draw_moves
-from .curves import draw_bars, draw_curves, draw_lines
-from .heads import draw_contributions, draw_multi_head, draw_product, draw_spectra
-from .style import head_color
-from .tensors import draw_memory, draw_shapes, draw_visible
+from .._extras import require
+
+require("mha_tutorial.figures", "matplotlib")
+
+from .attention import draw_attention, draw_hull, draw_moves  # noqa: E402
+from .curves import draw_bars, draw_curves, draw_lines  # noqa: E402
+from .heads import draw_contributions, draw_multi_head, draw_product, draw_spectra  # noqa: E402
+from .style import head_color  # noqa: E402
+from .tensors import draw_memory, draw_shapes, draw_visible  # noqa: E402
 
 __all__ = [
     "draw_attention",
