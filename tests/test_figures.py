@@ -1,5 +1,6 @@
 """The figures, by what stands in their Axes: the same numbers as in the arrays they are given."""
 
+import matplotlib.colors
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from mha_tutorial import ColumnWeights, RowWeights, figures
 from mha_tutorial.examples import steps
 from mha_tutorial.figures import style
-from mha_tutorial.reference import column
+from mha_tutorial.reference import column, row
 
 
 @pytest.fixture
@@ -70,17 +71,42 @@ def test_contributions_are_laid_head_to_tail(ax):
     assert named == ["head 1 writes\n(0.5, 2)", "head 2 writes\n(3, 4)", "their sum, the output\n(3.5, 6)"]
 
 
-def test_product_draws_blocks_and_their_sum(ax, rng):
-    left, right = (
-        [rng.normal(size=(6, 3)), rng.normal(size=(6, 2))],
-        [rng.normal(size=(3, 4)), rng.normal(size=(2, 4))],
-    )
+def test_two_heads_are_arcs_as_thick_as_their_weights(ax):
+    weights = np.array([[0.125, 0.5, 0.375], [0.25, 0.25, 0.5]])
+    figures.draw_two_heads(["She", "paid", "Ann"], 2, weights, ax)
+    assert texts(ax) == ["She", "paid", "Ann", "head 1", "0.125", "0.5", "0.375", "head 2", "0.25", "0.25", "0.5"]
+    assert [line.get_linewidth() for line in ax.lines] == (12 * weights.ravel()).tolist()
+    starts = [sorted(line.get_xdata()[[0, -1]].round(9)) for line in ax.lines]
+    assert starts == 2 * [[0, 2], [1, 2], [2, 2]]
+    assert [np.sign(line.get_ydata()[0]) for line in ax.lines] == [1, 1, 1, -1, -1, -1]
+    assert [text.get_weight() for text in ax.texts[:3]] == ["normal", "normal", "bold"]
+
+
+def test_cross_attention_has_a_row_per_query_and_a_column_per_token_of_the_memory(ax):
+    attention = np.array([[0.25, 0.5, 0.25], [1, 0, 0]])
+    figures.draw_cross_attention(["a", "b"], ["x", "y", "z"], attention, ax)
+    assert np.array_equal(ax.collections[0].get_array(), attention)
+    assert ax.collections[0].get_clim() == (0, 1)
+    words = [text for text in ax.texts if text.get_text() in ("a", "b", "x", "y", "z")]
+    assert [text.get_position()[1] for text in words[:2]] == [-0.5, -1.5]
+    assert [text.get_position()[0] for text in words[2:]] == [0.5, 1.5, 2.5]
+    colors = {text.get_text(): text.get_color() for text in ax.texts}
+    assert [colors[name] for name in ("$W^Q$", "$W^K$", "$W^V$")] == [style.QUERY, style.KEY, style.VALUE]
+
+
+@pytest.fixture
+def blocks(rng):
+    left = [rng.normal(size=(6, 3)), rng.normal(size=(6, 2))]
+    return left, [rng.normal(size=(3, 4)), rng.normal(size=(2, 4))]
+
+
+def test_product_draws_blocks_and_their_sum(ax, blocks):
+    left, right = blocks
     figures.draw_product(left, right, ("L", "R", "P"), ax)
     assert grids(ax) == ([6, 6, 3, 2, 6], [3, 2, 4, 4, 4])
-    assert texts(ax) == ["L\n6 × 5", "R\n5 × 4", "·", "=", "P\n6 × 4"]
-    product = left[0] @ right[0] + left[1] @ right[1]
-    drawn = np.asarray(ax.collections[-1].get_array())
-    assert np.array_equal(np.argsort(drawn, axis=None), np.argsort(product, axis=None))
+    assert texts(ax) == ["L\n6 × 5", "·", "R\n5 × 4", "=", "P\n6 × 4"]
+    assert np.array_equal(ax.collections[-1].get_array(), left[0] @ right[0] + left[1] @ right[1])
+    assert len({grid.get_clim() for grid in ax.collections}) == 1
 
 
 def test_signed_numbers_are_shaded_alike_below_and_above_zero(ax):
@@ -98,6 +124,23 @@ def test_weights_are_shaded_from_zero_to_one_whatever_is_among_them(ax):
     assert ax.collections[0].get_cmap().name == "weights"
 
 
+def test_product_has_a_second_row_with_what_each_head_writes(ax, blocks):
+    left, right = blocks
+    figures.draw_product(left, right, ("L", "R", "P"), ax, terms=("first", "second"))
+    first, second, total = (grid.get_array() for grid in ax.collections[5:])
+    assert np.array_equal(first, left[0] @ right[0])
+    assert np.array_equal(second, left[1] @ right[1])
+    assert np.array_equal(total, ax.collections[4].get_array())
+    assert texts(ax)[5:] == ["first\n6 × 4", "+", "second\n6 × 4", "=", "P\n6 × 4"]
+
+
+def test_product_of_one_block_has_its_numbers_written_in_it(ax):
+    figures.draw_product([np.array([[1.0, -2.0]])], [np.array([[3.0], [0.5]])], ("L", "R", "P"), ax, numbers=True)
+    assert [text for text in texts(ax) if len(text) < 3 and text not in "·="] == ["1", "-2", "3", "2"]
+    colors = {text.get_text(): text.get_color() for text in ax.texts}
+    assert (colors["0.5"], colors["1"], colors["3"], colors["-2"]) == ("black", "black", "white", "white")
+
+
 def test_multi_head_draws_every_step_of_every_head(ax, rng):
     weights, X = ColumnWeights.random(rng, d_model=6, h=2, d_k=3, d_v=2), rng.normal(size=(6, 4))
     figures.draw_multi_head(X, weights, column.multi_head(X, X, X, weights), ax)
@@ -113,6 +156,115 @@ def test_multi_head_draws_shared_keys_in_every_head_that_reads_them(ax, rng):
     figures.draw_multi_head(X, weights, trace, ax)
     first, second = ax.collections[2], ax.collections[8]  # the keys of both heads
     assert np.array_equal(first.get_array(), second.get_array())
+
+
+def test_steps_draws_every_step_of_every_head(ax, rng):
+    weights, X = RowWeights.random(rng, d_model=6, h=2, d_k=3, d_v=2, bias=False), rng.normal(size=(4, 6))
+    trace = row.multi_head(X, X, X, weights)
+    figures.draw_steps(X, weights, trace, ax, ["a", "b", "c", "d"])
+    head_columns = [3, 3, 2, 4, 2, 6]  # queries, keys, values, attention, head, what it writes
+    assert grids(ax) == ([4] * 14, [6, *head_columns, *head_columns, 6])
+    assert texts(ax)[:5] == ["a", "b", "c", "d", "$X$: 4 tokens, 6 numbers each"]
+    assert [text for text in texts(ax) if text.startswith("head ")] == ["head 1", "head 2"]
+    assert np.array_equal(ax.collections[4].get_array(), trace.attention[0])
+    assert ax.collections[4].get_clim() == (0, 1)
+    assert np.array_equal(ax.collections[12].get_array(), trace.heads[1] @ weights.W_o[1])
+    signed = {grid.get_clim() for place, grid in enumerate(ax.collections) if place not in (4, 10)}
+    assert len(signed) == 1
+
+
+def test_steps_draws_shared_keys_in_every_head_that_reads_them(ax, rng):
+    weights, X = RowWeights.random(rng, d_model=6, h=2, h_kv=1, bias=False), rng.normal(size=(4, 6))
+    figures.draw_steps(X, weights, row.multi_head(X, X, X, weights), ax)
+    first, second = ax.collections[2], ax.collections[8]  # the keys of both heads
+    assert np.array_equal(first.get_array(), second.get_array())
+    assert texts(ax)[0].startswith("$X$")
+
+
+def arrows(ax):
+    """Where each arrow starts and ends."""
+    drawn = [text for text in ax.texts if getattr(text, "arrow_patch", None)]
+    return [(*arrow.xyann, *arrow.xy) for arrow in drawn]
+
+
+def test_residual_stream_is_read_by_all_heads_at_once_and_by_the_mlp_after_them(ax):
+    figures.draw_residual_stream(2, ax)
+    _, *branches = arrows(ax)
+    reads, writes = branches[::2], branches[1::2]
+    assert [start for start, *_ in reads[:2]] == [0, 0]
+    assert len({end for _, _, end, _ in writes[:2]}) == 1
+    assert reads[2][0] > writes[0][2]
+    assert texts(ax).count("+") == 2
+    assert [text for text in texts(ax) if text in ("head 1", "head 2", "head 3", "MLP")] == [
+        "head 1",
+        "head 2",
+        "MLP",
+    ]
+
+
+def test_two_averages_colour_the_numbers_that_count(ax):
+    figures.draw_two_averages(np.array([0.5, 0.5, 0, 0, 0]), np.array([0, 0, 0.25, 0.25, 0.5]), ax)
+    filled = [patch.get_facecolor() != (1, 1, 1, 1) for patch in ax.patches]
+    assert filled == [True, True, False, False, False, False, False, True, True, True]
+    assert [line.get_linewidth() for line in ax.lines] == [3, 3, 1.5, 1.5, 3]
+    assert "average of $x_1$ and $x_2$" in texts(ax)
+    assert "average of $y_3$ to $y_5$" in texts(ax)
+
+
+def test_missed_shows_both_averages_and_their_sum(ax):
+    share = np.array([0.0, 0.5, 1.0])
+    figures.draw_missed(share, 1 - share, share / 2, ax)
+    assert [line.get_ydata().tolist() for line in ax.lines] == [
+        [1, 0.5, 0],
+        [0, 0.25, 0.5],
+        [1, 0.75, 0.5],
+        [0, 0, 0],
+    ]
+    assert len(ax.get_legend().get_texts()) == 4
+
+
+def test_conventions_follow_one_token_and_one_row_of_weights(ax):
+    axes = ax.figure.subplots(3)
+    figures.draw_conventions(n=4, d_in=5, d_out=3, token=1, axes=axes)
+    hatched, filled = [], []
+    for drawn in axes:
+        cells = [(patch.get_xy(), patch) for patch in drawn.patches]
+        hatched.append([place for place, patch in cells if patch.get_hatch()])
+        filled.append([place for place, patch in cells if patch.get_facecolor()[:3] != (1, 1, 1)])
+    assert [len(places) for places in hatched] == [5, 5, 5 + 5]
+    assert [len(places) for places in filled] == [5 + 3] * 3
+    assert len({y for _, y in hatched[0]}) == len({x for x, _ in hatched[1]}) == 1  # a row, and a column
+    assert len({x for x, _ in filled[0][:5]}) == len({y for _, y in filled[1]}) == 1
+    assert texts(axes[0])[0] == "$W$\n3 × 5"
+    assert texts(axes[2])[-1] == "kept: $W$\n3 × 5"
+
+
+def test_coordinates_show_queries_and_keys_in_every_basis(ax):
+    axes = ax.figure.subplots(1, 2)
+    queries, keys = np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([[5.0], [6.0]])
+    figures.draw_coordinates({"before": (queries, keys), "after": (2 * queries, keys / 2)}, axes)
+    assert [drawn.get_title() for drawn in axes] == ["before", "after"]
+    assert np.array_equal(axes[1].collections[0].get_offsets(), 2 * queries.T)
+    assert np.array_equal(axes[1].collections[1].get_offsets(), keys.T / 2)
+    assert texts(axes[0]) == ["1", "2", "1"]
+
+
+def test_sharing_joins_each_query_head_to_its_keys(ax):
+    figures.draw_sharing(4, {"all": 4, "groups": 2, "one": 1}, ax)
+    colors = [matplotlib.colors.to_hex(patch.get_facecolor()).upper() for patch in ax.patches]
+    assert [colors.count(color) for color in (style.QUERY, style.KEY, style.VALUE)] == [12, 7, 7]
+    ends = [line.get_xdata() for line in ax.lines]
+    assert all(start == end for start, end in ends[:4])
+    assert [round(end, 9) for _, end in ends[4:8]] == [5.7, 5.7, 7.7, 7.7]
+    assert {round(end, 9) for _, end in ends[8:]} == {11.9}
+    assert texts(ax)[:3] == ["all\n4 key-value heads", "groups\n2 key-value heads", "one\n1 key-value head"]
+
+
+def test_growth_is_drawn_on_logarithmic_axes(ax):
+    figures.draw_growth(np.array([1024, 2048]), {"a": np.array([1, 2]), "b": np.array([1, 4])}, ["red", "blue"], ax)
+    assert (ax.get_xscale(), ax.get_yscale()) == ("log", "log")
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["1,024", "2,048"]
+    assert [line.get_color() for line in ax.lines] == ["red", "blue"]
 
 
 def test_colours_of_heads_start_again():

@@ -1,28 +1,49 @@
 """The figures of the book: each function draws into one Axes, from a `Trace` or from plain arrays."""
 
-from .._extras import require
-
-require("mha_tutorial.figures", "matplotlib")
-
-from .attention import draw_attention, draw_hull, draw_moves  # noqa: E402
-from .curves import draw_bars, draw_curves, draw_lines  # noqa: E402
-from .heads import draw_contributions, draw_multi_head, draw_product, draw_spectra  # noqa: E402
-from .style import head_color  # noqa: E402
-from .tensors import draw_memory, draw_shapes, draw_visible  # noqa: E402
+from .attention import draw_attention, draw_hull, draw_moves
+from .curves import draw_bars, draw_curves, draw_lines
+from .heads import (
+    draw_contributions,
+    draw_conventions,
+    draw_coordinates,
+    draw_cross_attention,
+    draw_growth,
+    draw_missed,
+    draw_multi_head,
+    draw_product,
+    draw_residual_stream,
+    draw_sharing,
+    draw_spectra,
+    draw_steps,
+    draw_two_averages,
+    draw_two_heads,
+)
+from .style import head_color
+from .tensors import draw_memory, draw_shapes, draw_visible
 
 __all__ = [
     "draw_attention",
     "draw_bars",
     "draw_contributions",
+    "draw_conventions",
+    "draw_coordinates",
+    "draw_cross_attention",
     "draw_curves",
+    "draw_growth",
     "draw_hull",
     "draw_lines",
     "draw_memory",
+    "draw_missed",
     "draw_moves",
     "draw_multi_head",
     "draw_product",
+    "draw_residual_stream",
     "draw_shapes",
+    "draw_sharing",
     "draw_spectra",
+    "draw_steps",
+    "draw_two_averages",
+    "draw_two_heads",
     "draw_visible",
     "head_color",
 ]
