@@ -81,7 +81,7 @@ def test_masked_softmax(answers, rng, sizes):
         undefined = np.exp(scores) * visible / (np.exp(scores) * visible).sum(axis=-1, keepdims=True)
     compare(
         answers.masked_softmax(scores, visible),
-        row.softmax(scores, visible),
+        row.softmax(row.hide(scores, visible)),
         hint="exponentials of hidden scores are 0; divide by their sum over the keys, or by 1 where that is 0",
         mistakes={
             "a query that sees nothing gets NaN (0 / 0); it must get zeros": undefined,
@@ -95,7 +95,7 @@ def test_masked_softmax(answers, rng, sizes):
                 row.softmax(scores - 1e4 * ~visible)
             ),
             "nothing is hidden": row.softmax(scores),
-            "what is visible and what is hidden are swapped": row.softmax(scores, ~visible),
+            "what is visible and what is hidden are swapped": row.softmax(row.hide(scores, ~visible)),
         },
     )
     if answers.warnings:
@@ -109,7 +109,7 @@ def test_masked_softmax_of_large_scores(answers, rng, sizes):
     scores = np.where(visible, scores, scores + 5000)
     compare(
         answers.masked_softmax(scores, visible),
-        row.softmax(scores, visible),
+        row.softmax(row.hide(scores, visible)),
         hint="subtract each query's largest score before the exponential, and let hidden scores have no say in it",
     )
 

@@ -7,6 +7,7 @@ import numpy as np
 from numpy import ndarray as Array
 
 from .masks import Mask
+from .reference.finite import wide
 from .trace import Trace
 from .weights import ColumnWeights, RowWeights
 
@@ -37,11 +38,7 @@ class Convention(NamedTuple):
         (first, reference), *others = arrays.items()
         for name, array in others:
             self.check_type(name, array, first, reference)
-            if array.shape[:-2] != reference.shape[:-2]:
-                raise ValueError(
-                    f"{self} {first} and {name} must have the same leading axes, "
-                    f"got shapes {reference.shape} and {array.shape}"
-                )
+            self.check_leading_axes(first, reference, name, array)
 
     def check_array(self, name: str, array: Array, axes: int = 2) -> None:
         """Refuse what is not a plain floating array with enough axes."""
@@ -61,6 +58,14 @@ class Convention(NamedTuple):
                 "since no type is changed silently"
             )
 
+    def check_leading_axes(self, name: str, array: Array, other: str, reference: Array) -> None:
+        """Refuse two arrays for different numbers of heads or sequences."""
+        if array.shape[:-2] != reference.shape[:-2]:
+            raise ValueError(
+                f"{self} {name} and {other} must have the same leading axes, "
+                f"got shapes {array.shape} and {reference.shape}"
+            )
+
     def check_wide(self, name: str, array, other: str, reference) -> None:
         """Refuse a type that does not hold every number of another."""
         wider = np.issubdtype(array.dtype, np.floating) and np.can_cast(reference.dtype, array.dtype)
@@ -72,7 +77,7 @@ class Convention(NamedTuple):
         self.check_array("V", V)
         self.check_array("A", A)
         self.check_wide("A", A, "V", V)
-        self.check_arrays(V=V, A=A.astype(V.dtype, copy=False))
+        self.check_leading_axes("V", V, "A", A)
 
     def check_like(self, name: str, array: Array, other: str, reference: Array) -> None:
         """Refuse an array that is not of the same type and shape as another."""
@@ -180,7 +185,7 @@ class Convention(NamedTuple):
 
     def check_scores(self, scores: Array, Q: Array, K: Array) -> None:
         """Refuse what a score function returned if it is not one number per key and query."""
-        expected = (*Q.shape[:-2], *self.axes(K.shape[self.tokens], Q.shape[self.tokens]))
+        expected = self.scores_shape(Q, K)
         if getattr(scores, "shape", None) != expected:
             raise ValueError(
                 f"{self} the score must return one number per key and query, "
@@ -188,6 +193,17 @@ class Convention(NamedTuple):
                 "Does it come from the other convention?"
             )
         self.check_wide("the score", scores, "Q", Q)
+
+    def checked(self, score):
+        """The same score function, with what it returns checked, and in 32 bits or more."""
+
+        def checked_score(Q: Array, K: Array) -> Array:
+            with np.errstate(over="ignore", invalid="ignore"):  # masked positions may hold anything
+                scores = score(Q, K)
+            self.check_scores(scores, Q, K)
+            return wide(scores)[0]
+
+        return checked_score
 
     def check_additive(self, U_q: Array, U_k: Array, u: Array) -> None:
         """Refuse the parts of an additive score if they do not map to the same number of features."""
@@ -340,20 +356,30 @@ class Convention(NamedTuple):
             f"{self.shape('m', 'n', lead='..., ')} = {shape}.{hint}"
         )
 
-    def visible(self, visible, shape: tuple[int, ...], heads: bool = False) -> Array | None:
+    def scores_shape(self, Q: Array, K: Array, *h: int) -> tuple[int, ...]:
+        """The shape of the scores of queries and keys, of `h` heads if there are any."""
+        return (*Q.shape[:-2], *h, *self.axes(K.shape[self.tokens], Q.shape[self.tokens]))
+
+    def visible(self, visible, shape: tuple[int, ...], batch: tuple[int, ...] | None = None) -> Array | None:
         """Make the boolean array that says which scores count, or None where all do.
 
-        ``shape`` is that of the scores; with ``heads`` its third axis from the end counts heads, which
-        no structured mask depends on.
+        Parameters
+        ----------
+        shape
+            That of the scores.
+        batch
+            The first axes of the scores, on which a structured mask may depend: all but the last two if left
+            out. Axes in between are heads, of which it says nothing.
         """
         if visible is None:
             return None
         structured = isinstance(visible, Mask)
         if isinstance(visible, Mask):
+            batch = shape[:-2] if batch is None else batch
             make = visible.columns if self.weights is ColumnWeights else visible.rows
-            visible = make(shape[self.tokens], shape[self.features], batch=shape[: -3 if heads else -2])
-            if heads and np.ndim(visible) > 2:
-                visible = visible[..., None, :, :]
+            visible = make(shape[self.tokens], shape[self.features], batch=batch)
+            if np.ndim(visible) > 2:
+                visible = np.expand_dims(visible, tuple(range(-3, len(batch) - len(shape) - 1, -1)))
         plain = isinstance(visible, np.ndarray) and not isinstance(visible, np.ma.MaskedArray)
         kind = visible.dtype if plain else type(visible).__name__
         if kind != np.bool_:
@@ -366,8 +392,9 @@ class Convention(NamedTuple):
                 "with one axis it could mean keys or queries"
             )
         self.check_broadcast("visible", visible, shape)
-        if not structured:
-            self.check_one_reading("visible", visible, shape)
+        if structured:
+            return visible[(None,) * (len(shape) - visible.ndim)]  # all axes, so that it is read in one way
+        self.check_one_reading("visible", visible, shape)
         return visible
 
 

@@ -73,6 +73,11 @@ class MultiHeadAttention:
             raise ValueError("scale is the factor of the inner product; a score of your own has its scale inside")
         self.score = score if scale is None else row.scaled_by(check_scale(scale))
         self.prepare, self.extra_keys = prepare, extra_keys
+        given = self.weights
+        self._packed = [
+            _pack(W, b) for W, b in ((given.W_q, given.b_q), (given.W_k, given.b_k), (given.W_v, given.b_v))
+        ]
+        self._W_o = rearrange(wide(given.W_o)[0], "h d_v d_model -> (h d_v) d_model")
 
     def __call__(
         self,
@@ -108,39 +113,59 @@ class MultiHeadAttention:
         """
         return self.trace(queries, keys, values, visible=visible, bias=bias, positions=positions).output
 
-    def trace(self, queries, keys=None, values=None, *, visible=None, bias=None, positions=None) -> Trace:
+    def trace(
+        self,
+        queries: Float[Array, "*b n d_model"],
+        keys: Float[Array, "*b m d_key"] | None = None,
+        values: Float[Array, "*b m d_value"] | None = None,
+        *,
+        visible: Bool[Array, "*#b_h #n #m"] | Mask | None = None,
+        bias: Float[Array, "*#b_h #n #m"] | None = None,
+        positions: Int[Array, "*#b n"] | tuple[Int[Array, "*#b n"], Int[Array, "*#b m"]] | None = None,
+    ) -> Trace:
         """Attend as a call does, and return every step."""
         keys = queries if keys is None else keys
         values = keys if values is None else values
-        convention.check_inputs(queries, keys, values, self.weights)
-        q, k, v = self._project("q", queries), self._project("k", keys), self._project("v", values)
+        weights = self.weights
+        convention.check_inputs(queries, keys, values, weights)
+        q, k, v = (_project(x, *packed) for x, packed in zip((queries, keys, values), self._packed, strict=True))
         q, k = convention.prepared(self.prepare, positions, (queries, keys), (q, k))
-        score, shape = self.score, (*q.shape[:-1], k.shape[-2])
-        visible = convention.visible(visible, shape, heads=True)
+        shape = convention.scores_shape(queries, keys, weights.h)
+        visible = convention.visible(visible, shape, batch=queries.shape[:-2])
         if bias is not None:
             convention.check_bias(bias)
             convention.check_addend(bias, shape)
         if self.extra_keys is not None:
             k, v = (_behind(x, extra) for x, extra in zip((k, v), self.extra_keys, strict=True))
             visible, bias = (_for_all_keys(x, shape[-1], k.shape[-2]) for x in (visible, bias))
-        if bias is not None:
-            score = row.biased(score, bias)
-        group = self.weights.group_size
-        shared_k, shared_v = (x if group == 1 else np.repeat(x, group, axis=-3) for x in (k, v))
-        scores, attention, heads = row.attend(q, shared_k, shared_v, score, visible, has_heads=True)
-        return Trace(q, k, v, scores, attention, heads, row.concatenated_output(self.weights, heads))
+        score = convention.checked(self.score if bias is None else row.biased(self.score, bias))
 
-    def _project(self, name: str, tokens: Array) -> Array:
-        """Multiply by the matrices of all heads in one, (d_model, h d), and split the heads off."""
-        arrays = self.weights.arrays()
-        W, b = arrays[f"W_{name}"], arrays.get(f"b_{name}")
-        x, W = wide(tokens, W)
-        with np.errstate(invalid="ignore", over="ignore"):  # a hidden token may hold anything
-            projected = x @ rearrange(W, "h d_model d -> d_model (h d)")
-            if b is not None:
-                projected = projected + rearrange(b, "h d -> (h d)")
-            projected = projected.astype(tokens.dtype, copy=False)
-        return rearrange(projected, "... n (h d) -> ... h n d", h=len(W))
+        scores = row.hide(score(q, weights.repeat_kv(k)), visible)
+        attention = row.softmax(scores)
+        heads = row.weigh(weights.repeat_kv(v), attention, scores != -np.inf)
+        output = _affine(rearrange(heads, "... h n d_v -> ... n (h d_v)"), self._W_o, weights.b_o)
+        return Trace(q, k, v, scores, attention, heads, output)
+
+
+def _pack(W: Float[Array, "h d_in d"], b: Float[Array, "h d"] | None) -> tuple[Array, Array | None, int]:
+    """The matrices of all heads side by side, (d_in, h d), their biases one behind the other, and how many."""
+    (W,) = wide(W)
+    return rearrange(W, "h d_in d -> d_in (h d)"), None if b is None else rearrange(b, "h d -> (h d)"), len(W)
+
+
+def _project(tokens: Array, W: Array, b: Array | None, h: int) -> Array:
+    """Multiply by the matrices of all heads in one, and split the heads off."""
+    return rearrange(_affine(tokens, W, b), "... n (h d) -> ... h n d", h=h)
+
+
+def _affine(tokens: Array, W: Array, b: Array | None) -> Array:
+    """Map tokens in 32 bits or more, and round to their type."""
+    x, W = wide(tokens, W)
+    with np.errstate(invalid="ignore", over="ignore"):  # masked positions may hold anything
+        mapped = x @ W
+        if b is not None:
+            mapped += b
+        return mapped.astype(tokens.dtype, copy=False)
 
 
 def _behind(tokens: Array, extra: Array) -> Array:

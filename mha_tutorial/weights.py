@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields
 from typing import ClassVar, Self
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from numpy import ndarray as Array
 
 from ._sizes import complete
@@ -41,7 +41,7 @@ class _Weights:
 
     @property
     def group_size(self) -> int:
-        """How many query heads share a key-value head; head ``i`` reads key-value head ``i // group``."""
+        """How many query heads share a key-value head; head ``i`` reads key-value head ``i // group_size``."""
         return self.h // self.h_kv
 
     @property
@@ -73,6 +73,19 @@ class _Weights:
     def parameter_count(self) -> int:
         """How many numbers the layer learns, biases included."""
         return sum(array.size for array in self.arrays().values())
+
+    def repeat_kv(self, shared: Shaped[Array, "*b h_kv i j"]) -> Shaped[Array, "*b h i j"]:
+        """Give every head the keys or values that it reads, which some heads may share.
+
+        Where none are shared, nothing is copied.
+
+        Examples
+        --------
+        >>> weights = ColumnWeights.random(np.random.default_rng(0), d_model=6, h=6, h_kv=2)
+        >>> weights.repeat_kv(np.array([3.0, 5.0])[:, None, None]).ravel()
+        array([3., 3., 3., 5., 5., 5.])
+        """
+        return shared if self.group_size == 1 else np.repeat(shared, self.group_size, axis=-3)
 
     def arrays(self) -> dict[str, Array]:
         """The matrices and biases by name; a bias that is missing is left out."""

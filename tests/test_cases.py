@@ -79,7 +79,7 @@ def test_query_that_sees_nothing():
     k = np.array([[0.2, 1.0], [1.0, -1.0]])
     v = np.array([[1.0, 2.0], [3.0, 5.0]])
     visible = np.array([[True, True], [False, False]])
-    weights = row.softmax(row.scaled_dot_product(q, k), visible)
+    weights = row.softmax(row.hide(row.scaled_dot_product(q, k), visible))
     assert_rounds_to(weights, np.array([[0.53529653, 0.46470347], [0.0, 0.0]]))
     assert_rounds_to(row.attention(q, k, v, visible=visible), np.array([[1.92940694, 3.39411041], [0.0, 0.0]]))
 
@@ -125,7 +125,7 @@ def test_hiding_is_not_a_large_negative_number():
     assert row.attention(q, k, v, visible=np.array([[True, False]])).tolist() == [[1.0]]
     scores = np.array([[-16.5, 0.25], [-16.5, 0.25]], dtype=np.float16)
     visible = Causal().rows(2, 2) & np.array([[False, True]])  # the first key is padding
-    weights = row.softmax(scores, visible)
+    weights = row.softmax(row.hide(scores, visible))
     assert (weights @ np.array([[3.0], [7.0]], dtype=np.float16)).tolist() == [[0.0], [7.0]]
 
 
@@ -162,7 +162,7 @@ def test_masking_comes_before_softmax():
     # query 2 weighs keys 1 and 2 by 1 and e: (10 + 20 e) / (1 + e)
     expected = np.array([[10.0], [17.31058579], [38.55331278]])
     assert_rounds_to(row.attention(q, k, v, visible=Causal()), expected)
-    weights = row.softmax(row.scaled_dot_product(q, k), Causal())
+    weights = row.softmax(row.hide(row.scaled_dot_product(q, k), Causal()))
     assert_rounds_to(weights.sum(axis=1), np.ones(3))
 
 

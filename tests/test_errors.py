@@ -214,7 +214,7 @@ def test_masks_must_be_boolean(visible, kind):
     with refused(TypeError, sentence):
         row.attention(X.T, MEMORY.T, MEMORY.T, visible=visible)
     with refused(TypeError, sentence):
-        row.softmax(np.ones((N, M)), visible)
+        row.hide(np.ones((N, M)), visible)
 
 
 def test_masks_must_have_two_axes():
@@ -222,7 +222,7 @@ def test_masks_must_have_two_axes():
         with pytest.raises(
             ValueError, match=re.escape(f"at least two axes {axes}, got shape ({N},); with one axis it")
         ):
-            ref.softmax(np.ones((N, N)), np.ones(N, dtype=bool))
+            ref.hide(np.ones((N, N)), np.ones(N, dtype=bool))
 
 
 def test_masks_must_broadcast_to_the_scores():
@@ -230,9 +230,9 @@ def test_masks_must_broadcast_to_the_scores():
     with refused(
         ValueError, f"column convention: visible of shape {(N, M)} {rule} (..., m, n) = {(M, N)}. Did you mean"
     ):
-        column.softmax(scores, np.ones((N, M), dtype=bool))
+        column.hide(scores, np.ones((N, M), dtype=bool))
     with refused(ValueError, f"row convention: visible of shape {(2, N, M)} {rule} (..., n, m) = {(N, M)}."):
-        row.softmax(scores.T, np.ones((2, N, M), dtype=bool))
+        row.hide(scores.T, np.ones((2, N, M), dtype=bool))
     with pytest.raises(ValueError, match=r"\(3, 5, 7\)\.$"):  # no transpose is suggested
         row.multi_head(X.T, MEMORY.T, MEMORY.T, WEIGHTS.T, visible=np.ones((2, 2), dtype=bool))
 
@@ -247,7 +247,7 @@ def test_a_missing_axis_for_the_heads_is_noticed():
 
 def test_a_batch_of_masks_is_transposed_with_mT():
     with pytest.raises(ValueError, match=r"Did you mean visible\.mT\?$"):
-        row.softmax(np.ones((2, N, M)), np.ones((2, M, N), dtype=bool))
+        row.hide(np.ones((2, N, M)), np.ones((2, M, N), dtype=bool))
 
 
 def test_masks_of_ones_own_are_checked():
@@ -256,7 +256,7 @@ def test_masks_of_ones_own_are_checked():
             return np.ones((7, n, m), dtype=bool)
 
     with refused(ValueError, f"row convention: visible of shape {(7, N, M)} does not broadcast to the scores"):
-        row.softmax(np.ones((N, M)), Wrong())
+        row.hide(np.ones((N, M)), Wrong())
 
 
 def test_structured_masks_keep_their_own_messages():

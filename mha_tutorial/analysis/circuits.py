@@ -62,7 +62,7 @@ def ov(weights: ColumnWeights | RowWeights) -> Float[Array, "h d_model d_value"]
     [3, 3, 3, 3]
     """
     convention_of(weights)
-    W_v = np.repeat(weights.W_v, weights.group_size, axis=0)
+    W_v = weights.repeat_kv(weights.W_v)
     return weights.W_o @ W_v if isinstance(weights, ColumnWeights) else W_v @ weights.W_o
 
 
@@ -79,7 +79,7 @@ def qk(weights: ColumnWeights | RowWeights) -> Float[Array, "h d_key d_query"]:
     [3, 3, 3, 3]
     """
     convention_of(weights)
-    W_k = np.repeat(weights.W_k, weights.group_size, axis=0)
+    W_k = weights.repeat_kv(weights.W_k)
     return W_k.mT @ weights.W_q if isinstance(weights, ColumnWeights) else weights.W_q @ W_k.mT
 
 
@@ -126,7 +126,7 @@ def change_basis(
             )
     if isinstance(weights, RowWeights):
         return change_basis(weights.T, inner, values).T
-    for_queries, for_output = (np.repeat(matrices, weights.group_size, axis=0) for matrices in (inner, values))
+    for_queries, for_output = (weights.repeat_kv(matrices) for matrices in (inner, values))
     for_keys = _inverse(inner).mT
     changed = {
         "W_q": for_queries @ weights.W_q,

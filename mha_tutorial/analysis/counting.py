@@ -124,7 +124,7 @@ def multiply_adds(
         pairs = h * visible_pairs(visible, n, m)
     else:
         shape = (h, *convention.axes(m, n))
-        seen = convention.visible(visible, shape, heads=True)
+        seen = convention.visible(visible, shape)
         pairs = h * n * m if seen is None else _entries(seen, shape)
     return Costs(
         queries=n * h * d_k * d_query,

@@ -220,6 +220,9 @@ def safe_attention(
         scores = score(Q, K)
         return scores if bias is None else np.where(np.isneginf(bias), -np.inf, scores + bias)
 
-    made = row.attend(q.reshape(*stacked, q.shape[-1]), k, v, score_and_bias, some_hidden, has_heads=False)
-    scores, attention, heads = (x.reshape(*q.shape[:-1], -1) for x in made)
+    with np.errstate(over="ignore", invalid="ignore"):  # masked positions may hold anything
+        scores = row.hide(score_and_bias(q.reshape(*stacked, q.shape[-1]), k), some_hidden)
+    attention = row.softmax(scores)
+    heads = row.weigh(v, attention, scores != -np.inf)
+    scores, attention, heads = (x.reshape(*q.shape[:-1], -1) for x in (scores, attention, heads))
     return scores, attention, heads

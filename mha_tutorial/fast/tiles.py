@@ -98,7 +98,7 @@ class TileMask:
         self._batch, self._h_kv = tuple(batch), h_kv
         self._visible = np.ones((1, 1), dtype=bool) if visible is None else visible
         if not isinstance(self._visible, Mask):
-            convention.visible(self._visible, shape, heads=True)
+            convention.visible(self._visible, shape)
 
     def __call__(self, queries: slice, keys: slice) -> Bool[Array, "#h_kv #b #r p q"]:
         """Say which of the keys each of the queries sees; axes on which that does not depend have length one."""
@@ -156,7 +156,7 @@ class TileMask:
         if np.ndim(part) > 2:
             part = part[..., None, :, :]  # an axis for the heads, on which it does not depend
         shape = (*self._batch, self._h, queries.stop - queries.start, keys.stop - keys.start)
-        convention.visible(part, shape, heads=True)
+        convention.visible(part, shape)
         return group_heads(part, self._batch, self._h_kv)
 
 

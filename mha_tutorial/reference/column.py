@@ -21,15 +21,11 @@ Prepare = Callable[..., tuple[Array, Array]]  # queries (*b, h, d_k, n), keys (*
 KEYS = -2  # a query's scores over the keys are a column of the scores
 
 
-def softmax(
-    scores: Float[Array, "*h m n"], visible: Bool[Array, "*#h #m #n"] | Mask | None = None
-) -> Float[Array, "*h m n"]:
-    """Turn each query's scores into weights over the keys: none negative, all together one.
+def hide(scores: Float[Array, "*h m n"], visible: Bool[Array, "*#h #m #n"] | Mask | None) -> Float[Array, "*h m n"]:
+    """Put minus infinity in place of each score of a key that the query may not see.
 
-    Computes :eq:`eq-softmax-columns` after hiding what is not visible, :eq:`eq-visible`, so that
-    :eq:`eq-weights-sum-to-one` holds; a query that sees no key gets zeros. The largest score is
-    subtracted first, which changes nothing (:eq:`eq-softmax-shift`) and keeps the exponentials from
-    overflowing.
+    Computes :eq:`eq-visible`: softmax gives such a key no weight. Where `visible` is None, all is visible
+    and the scores are returned as they are.
 
     Raises
     ------
@@ -39,11 +35,67 @@ def softmax(
 
     Examples
     --------
+    >>> hide(np.array([[1.0], [3.0]]), np.array([[False], [True]])).tolist()
+    [[-inf], [3.0]]
+    """
+    convention.check_arrays(scores=scores)
+    visible = convention.visible(visible, scores.shape)
+    return scores if visible is None else np.where(visible, scores, -np.inf)
+
+
+def softmax(scores: Float[Array, "*h m n"]) -> Float[Array, "*h m n"]:
+    """Turn each query's scores into weights over the keys: none negative, all together one.
+
+    Computes :eq:`eq-softmax-columns`, so that :eq:`eq-weights-sum-to-one` holds; a query all of whose scores
+    are minus infinity sees no key and gets zeros. The largest score is subtracted first, which changes nothing
+    (:eq:`eq-softmax-shift`) and keeps the exponentials from overflowing.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the scores are not a floating array of two or more axes.
+
+    Examples
+    --------
     >>> softmax(np.log([[1.0], [3.0]])).tolist()
     [[0.25], [0.75]]
     """
     convention.check_arrays(scores=scores)
-    return _softmax(_hide(scores, convention.visible(visible, scores.shape)))
+    dtype = scores.dtype
+    (scores,) = wide(scores)  # 16 bits are too few for the sum
+    largest = scores.max(axis=KEYS, keepdims=True, initial=-np.inf)
+    with np.errstate(over="ignore", invalid="ignore"):  # too large a difference has the exponential 0
+        shifted = scores - np.where(largest == -np.inf, 0, largest)
+    exponentials = np.exp(shifted, out=shifted)  # in place: one more array of this size costs more than exp
+    total = exponentials.sum(axis=KEYS, keepdims=True)
+    exponentials /= np.where(total == 0, 1, total)
+    return exponentials.astype(dtype, copy=False)
+
+
+def weigh(
+    V: Float[Array, "*h d_v m"],
+    A: Float[Array, "*h m n"],
+    visible: Bool[Array, "*#h #m #n"] | Mask | None = None,
+) -> Float[Array, "*h d_v n"]:
+    """Average the values of each query by its weights, and let nothing hidden through.
+
+    This is the product of V and A, except where a value is not finite: zero times NaN is NaN, so the
+    product alone would carry a hidden NaN into every result. Here only queries that see it get NaN.
+
+    Examples
+    --------
+    >>> V, A = np.array([[1.0, np.nan]]), np.array([[1.0], [0.0]])
+    >>> weigh(V, A, visible=np.array([[True], [False]]))
+    array([[1.]])
+    """
+    convention.check_weighing(V, A)
+    visible = convention.visible(visible, A.shape)
+    finite = np.isfinite(V)
+    with np.errstate(over="ignore", invalid="ignore"):
+        if finite.all():
+            return (V @ A).astype(V.dtype, copy=False)
+        seen = np.broadcast_to(True if visible is None else visible, A.shape)
+        return np.where(~finite @ seen, np.nan, np.where(finite, V, 0) @ A).astype(V.dtype, copy=False)
 
 
 def dot_product(Q: Float[Array, "*h d_k n"], K: Float[Array, "*h d_k m"]) -> Float[Array, "*h m n"]:
@@ -241,28 +293,12 @@ def attention(
     """
     convention.check_arrays(Q=Q, K=K, V=V)
     convention.check_one_length(K, V)
-    return attend(Q, K, V, score, visible, has_heads=False)[-1]
+    score = convention.checked(score)
+    visible = convention.visible(visible, convention.scores_shape(Q, K))
 
-
-def weigh(
-    V: Float[Array, "*h d_v m"],
-    A: Float[Array, "*h m n"],
-    visible: Bool[Array, "*#h #m #n"] | Mask | None = None,
-) -> Float[Array, "*h d_v n"]:
-    """Average the values of each query by its weights, and let nothing hidden through.
-
-    This is the product of V and A, except where a value is not finite: zero times NaN is NaN, so the
-    product alone would carry a hidden NaN into every result. Here only queries that see it get NaN.
-
-    Examples
-    --------
-    >>> V, A = np.array([[1.0, np.nan]]), np.array([[1.0], [0.0]])
-    >>> weigh(V, A, visible=np.array([[True], [False]]))
-    array([[1.]])
-    """
-    convention.check_weighing(V, A)
-    with np.errstate(invalid="ignore", over="ignore"):
-        return _weigh(V, A, convention.visible(visible, A.shape)).astype(V.dtype, copy=False)
+    scores = hide(score(Q, K), visible)
+    A = softmax(scores)
+    return weigh(V, A, scores != -np.inf)  # a score may hide, too: a bias of minus infinity
 
 
 def multi_head(
@@ -315,13 +351,35 @@ def multi_head(
     """
     convention.check_inputs(Q, K, V, weights)
     check_prepare(prepare)
+    score = convention.checked(score)
+    visible = convention.visible(visible, convention.scores_shape(Q, K, weights.h), batch=Q.shape[:-2])
+
     queries = project(weights.W_q, Q, weights.b_q)
     keys = project(weights.W_k, K, weights.b_k)
     queries, keys = convention.prepared(prepare, positions, (Q, K), (queries, keys))
     values = project(weights.W_v, V, weights.b_v)
-    shared_keys, shared_values = (np.repeat(x, weights.group_size, axis=-3) for x in (keys, values))
-    scores, A, heads = attend(queries, shared_keys, shared_values, score, visible, has_heads=True)
+    scores = hide(score(queries, weights.repeat_kv(keys)), visible)
+    A = softmax(scores)
+    heads = weigh(weights.repeat_kv(values), A, scores != -np.inf)
     return Trace(queries, keys, values, scores, A, heads, summed_output(weights, heads))
+
+
+def project(
+    W: Float[Array, "h d d_in"], X: Float[Array, "*b d_in n"], b: Float[Array, "h d"] | None
+) -> Float[Array, "*b h d n"]:
+    """Map each token by the matrix of every head, and add that head's bias.
+
+    Computes one of the :eq:`eq-projections`, of what `multi_head` has checked.
+
+    Examples
+    --------
+    >>> project(np.ones((2, 1, 3)), np.ones((3, 5)), b=None).shape
+    (2, 1, 5)
+    """
+    dtype = X.dtype
+    W, X = wide(W, X)
+    with np.errstate(invalid="ignore", over="ignore"):  # a hidden token may hold anything
+        return _add_bias(W @ X[..., None, :, :], b).astype(dtype, copy=False)
 
 
 def concatenated_output(weights: ColumnWeights, heads: Float[Array, "*b h d_v n"]) -> Float[Array, "*b d_model n"]:
@@ -394,51 +452,6 @@ def residual_attention(
     trace = multi_head(X, X, X, weights, score)
     convention.check_residual(X, weights)
     return trace._replace(output=X + trace.output)
-
-
-def project(
-    W: Float[Array, "h d d_in"], X: Float[Array, "*b d_in n"], b: Float[Array, "h d"] | None
-) -> Float[Array, "*b h d n"]:
-    """Map each token by the matrix of every head."""
-    dtype = X.dtype
-    W, X = wide(W, X)
-    with np.errstate(invalid="ignore", over="ignore"):  # a hidden token may hold anything
-        return _add_bias(W @ X[..., None, :, :], b).astype(dtype, copy=False)
-
-
-def attend(Q: Array, K: Array, V: Array, score: Score, visible, has_heads: bool) -> tuple[Array, Array, Array]:
-    """Scores, attention and heads of inputs that are checked already."""
-    with np.errstate(invalid="ignore", over="ignore"):
-        scores = score(Q, K)
-        convention.check_scores(scores, Q, K)
-        (scores,) = wide(_hide(scores, convention.visible(visible, scores.shape, has_heads)))
-        A = _softmax(scores)
-        heads = V @ A if np.isfinite(V).all() else _weigh(V, A, ~np.isneginf(scores))
-        return scores, A, heads.astype(V.dtype, copy=False)
-
-
-def _weigh(V: Array, A: Array, visible: Array | None) -> Array:
-    finite = np.isfinite(V)
-    if finite.all():
-        return V @ A
-    seen = np.broadcast_to(True if visible is None else visible, A.shape)
-    return np.where(~finite @ seen, np.nan, np.where(finite, V, 0) @ A)
-
-
-def _hide(scores: Array, visible: Array | None) -> Array:
-    return scores if visible is None else np.where(visible, scores, -np.inf)
-
-
-def _softmax(scores: Array) -> Array:
-    dtype = scores.dtype
-    (scores,) = wide(scores)  # 16 bits are too few for the sum
-    largest = scores.max(axis=KEYS, keepdims=True, initial=-np.inf)
-    with np.errstate(over="ignore"):  # a difference of more than the largest number: its exponential is 0
-        shifted = scores - np.where(np.isneginf(largest), 0, largest)
-    exponentials = np.exp(shifted, out=shifted)  # in place: one more array of this size costs more than exp
-    total = exponentials.sum(axis=KEYS, keepdims=True)
-    exponentials /= np.where(total == 0, 1, total)
-    return exponentials.astype(dtype, copy=False)
 
 
 def _add_bias(tokens: Array, b: Array | None) -> Array:

@@ -58,7 +58,7 @@ def multi_head(
     """
     convention.check_inputs(Q, K, V, weights)
     batch, n, m, h, h_kv = Q.shape[:-2], Q.shape[-1], K.shape[-1], weights.h, weights.h_kv
-    seen = convention.visible(visible, (*batch, h, m, n), heads=True)
+    seen = convention.visible(visible, (*batch, h, m, n), batch)
     seen = np.broadcast_to(True if seen is None else seen, (*batch, h, m, n))
     wide = np.promote_types(Q.dtype, np.float32)
     trace = Trace(
