@@ -6,8 +6,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy import ndarray as Array
 
+from ._finite import wide
 from .masks import Mask
-from .reference.finite import wide
 from .trace import Trace
 from .weights import ColumnWeights, RowWeights
 

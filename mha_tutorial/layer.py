@@ -7,9 +7,9 @@ from numpy import ndarray as Array
 
 from ._checks import ROWS as convention
 from ._checks import check_prepare, check_scale
+from ._finite import wide
 from .masks import Mask
 from .reference import row
-from .reference.finite import wide
 from .trace import Trace
 from .weights import ColumnWeights, RowWeights
 
@@ -26,7 +26,8 @@ class MultiHeadAttention:
     Parameters
     ----------
     weights
-        In either convention.
+        In either convention. The matrices are packed once, when the layer is made: after a change inside them
+        set ``layer.weights`` anew.
     score
         A score function of the row convention.
     scale
@@ -64,8 +65,7 @@ class MultiHeadAttention:
         prepare: row.Prepare | None = None,
         extra_keys: tuple[Float[Array, "h_kv s d_k"], Float[Array, "h_kv s d_v"]] | None = None,
     ):
-        self.weights: RowWeights = weights.T if isinstance(weights, ColumnWeights) else weights
-        convention.check_weights(self.weights)
+        self.weights = weights
         check_prepare(prepare)
         if extra_keys is not None:
             convention.check_extra_keys(extra_keys, self.weights)
@@ -73,11 +73,18 @@ class MultiHeadAttention:
             raise ValueError("scale is the factor of the inner product; a score of your own has its scale inside")
         self.score = score if scale is None else row.scaled_by(check_scale(scale))
         self.prepare, self.extra_keys = prepare, extra_keys
-        given = self.weights
-        self._packed = [
-            _pack(W, b) for W, b in ((given.W_q, given.b_q), (given.W_k, given.b_k), (given.W_v, given.b_v))
-        ]
-        self._W_o = rearrange(wide(given.W_o)[0], "h d_v d_model -> (h d_v) d_model")
+
+    @property
+    def weights(self) -> RowWeights:
+        """What the layer was given, in the row convention; set it to give the layer others."""
+        return self._weights
+
+    @weights.setter
+    def weights(self, weights: RowWeights | ColumnWeights) -> None:
+        self._weights = new = weights.T if isinstance(weights, ColumnWeights) else weights
+        convention.check_weights(new)
+        self._packed = [_pack(W, b) for W, b in ((new.W_q, new.b_q), (new.W_k, new.b_k), (new.W_v, new.b_v))]
+        self._W_o = rearrange(wide(new.W_o)[0], "h d_v d_model -> (h d_v) d_model")
 
     def __call__(
         self,

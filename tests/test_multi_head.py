@@ -261,6 +261,8 @@ def test_layer_follows_its_weights(rng):
     layer.weights = second
     assert np.array_equal(layer(x), MultiHeadAttention(second)(x))
     second.W_v[:] *= 2
+    layer.weights = second.T  # packed anew
+    assert isinstance(layer.weights, RowWeights)
     assert_close(layer(x), row.multi_head(x, x, x, second).output)
 
 

@@ -10,10 +10,10 @@ from numpy import ndarray as Array
 
 from .._checks import COLUMNS as convention
 from .._checks import check_positive, check_prepare, check_scale
+from .._finite import add_bias, bound, settle, wide
 from ..masks import Mask
 from ..trace import Trace
 from ..weights import ColumnWeights
-from .finite import add_bias, bound, settle, wide
 
 Score = Callable[[Array, Array], Array]  # Q (*h, d_k, n), K (*h, d_k, m) -> scores (*h, m, n)
 Prepare = Callable[..., tuple[Array, Array]]  # queries (*b, h, d_k, n), keys (*b, h_kv, d_k, m), positions -> both
@@ -77,10 +77,16 @@ def weigh(
     A: Float[Array, "*h m n"],
     visible: Bool[Array, "*#h #m #n"] | Mask | None = None,
 ) -> Float[Array, "*h d_v n"]:
-    """Average the values of each query by its weights, and let nothing hidden through.
+    """Average the values that each query sees, weighted by its attention.
 
     This is the product of V and A, except where a value is not finite: zero times NaN is NaN, so the
     product alone would carry a hidden NaN into every result. Here only queries that see it get NaN.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If V and A are not floating arrays with the same leading axes, A has fewer bits than V, or `visible`
+        does not fit A.
 
     Examples
     --------
@@ -93,9 +99,11 @@ def weigh(
     finite = np.isfinite(V)
     with np.errstate(over="ignore", invalid="ignore"):
         if finite.all():
-            return (V @ A).astype(V.dtype, copy=False)
-        seen = np.broadcast_to(True if visible is None else visible, A.shape)
-        return np.where(~finite @ seen, np.nan, np.where(finite, V, 0) @ A).astype(V.dtype, copy=False)
+            averages = V @ A
+        else:
+            seen = np.broadcast_to(True if visible is None else visible, A.shape)
+            averages = np.where(~finite @ seen, np.nan, np.where(finite, V, 0) @ A)
+        return averages.astype(V.dtype, copy=False)
 
 
 def dot_product(Q: Float[Array, "*h d_k n"], K: Float[Array, "*h d_k m"]) -> Float[Array, "*h m n"]:

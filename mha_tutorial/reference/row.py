@@ -10,10 +10,10 @@ from numpy import ndarray as Array
 
 from .._checks import ROWS as convention
 from .._checks import check_positive, check_prepare, check_scale
+from .._finite import add_bias, bound, settle, wide
 from ..masks import Mask
 from ..trace import Trace
 from ..weights import RowWeights
-from .finite import add_bias, bound, settle, wide
 
 Score = Callable[[Array, Array], Array]  # Q (*h, n, d_k), K (*h, m, d_k) -> scores (*h, n, m)
 Prepare = Callable[..., tuple[Array, Array]]  # queries (*b, h, n, d_k), keys (*b, h_kv, m, d_k), positions -> both
@@ -77,10 +77,16 @@ def weigh(
     A: Float[Array, "*h n m"],
     visible: Bool[Array, "*#h #n #m"] | Mask | None = None,
 ) -> Float[Array, "*h n d_v"]:
-    """Average the values of each query by its weights, and let nothing hidden through.
+    """Average the values that each query sees, weighted by its attention.
 
     This is the product of A and V, except where a value is not finite: zero times NaN is NaN, so the
     product alone would carry a hidden NaN into every result. Here only queries that see it get NaN.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If V and A are not floating arrays with the same leading axes, A has fewer bits than V, or `visible`
+        does not fit A.
 
     Examples
     --------
@@ -93,9 +99,11 @@ def weigh(
     finite = np.isfinite(V)
     with np.errstate(over="ignore", invalid="ignore"):
         if finite.all():
-            return (A @ V).astype(V.dtype, copy=False)
-        seen = np.broadcast_to(True if visible is None else visible, A.shape)
-        return np.where(seen @ ~finite, np.nan, A @ np.where(finite, V, 0)).astype(V.dtype, copy=False)
+            averages = A @ V
+        else:
+            seen = np.broadcast_to(True if visible is None else visible, A.shape)
+            averages = np.where(seen @ ~finite, np.nan, A @ np.where(finite, V, 0))
+        return averages.astype(V.dtype, copy=False)
 
 
 def dot_product(Q: Float[Array, "*h n d_k"], K: Float[Array, "*h m d_k"]) -> Float[Array, "*h n m"]:
