@@ -5,6 +5,7 @@ boolean array that broadcasts to the scores, or one of the structured masks belo
 rule and makes the array on demand in either orientation.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,6 +15,7 @@ from numpy import ndarray as Array
 
 Align = Literal["top-left", "bottom-right"]
 Side = Literal["right", "left"]
+Lengths = int | np.integer | Sequence[int] | Array  # one number for a single sequence, or one for every entry
 
 
 class Mask:
@@ -176,8 +178,8 @@ class _Lengths(Mask):
 
     lengths: Array
 
-    def __post_init__(self):
-        object.__setattr__(self, "lengths", _whole(self, self.lengths))
+    def __init__(self, lengths: Lengths):
+        object.__setattr__(self, "lengths", _whole(self, lengths))
 
     def check(self, m: int, batch: tuple[int, ...]) -> None:
         """Refuse lengths that do not fit the batch, or exceed the number of keys."""
@@ -200,7 +202,7 @@ class _Lengths(Mask):
         return keys < self.lengths[..., None, None]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, init=False)
 class Padding(_Lengths):
     """A query sees the real keys of its own sequence, and none of the padding behind or before them.
 
@@ -239,8 +241,9 @@ class Padding(_Lengths):
     lengths: Array
     side: Side = "right"
 
-    def __post_init__(self):
-        super().__post_init__()
+    def __init__(self, lengths: Lengths, side: Side = "right"):
+        super().__init__(lengths)
+        object.__setattr__(self, "side", side)
         if self.side not in ("right", "left"):
             raise ValueError(f"Padding: side must be 'right' or 'left', got {self.side!r}")
 
@@ -249,7 +252,7 @@ class Padding(_Lengths):
         return super()._sees(from_the_side, m, batch)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, init=False)
 class Prefix(_Lengths):
     """Every query sees the first keys: a prompt, or an input that is read as a whole.
 
@@ -279,7 +282,7 @@ class Prefix(_Lengths):
     lengths: Array
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, init=False)
 class Documents(Mask):
     """A query sees the keys of its own document, where several texts are packed into one row of tokens.
 
@@ -323,11 +326,12 @@ class Documents(Mask):
     lengths: Array
     align: Align | None = None
 
-    def __post_init__(self):
-        lengths = _whole(self, _filled(self.lengths))
-        if not lengths.ndim:
-            raise ValueError(f"Documents: lengths must be a list of lengths, got {lengths}; of one, [{lengths}]")
-        object.__setattr__(self, "lengths", lengths)
+    def __init__(self, lengths: Sequence[int] | Sequence[Sequence[int]] | Array, align: Align | None = None):
+        whole = _whole(self, _filled(lengths))
+        if not whole.ndim:
+            raise ValueError(f"Documents: lengths must be a list of lengths, got {whole}; of one, [{whole}]")
+        object.__setattr__(self, "lengths", whole)
+        object.__setattr__(self, "align", align)
         _check_align(self)
 
     def check(self, m: int, batch: tuple[int, ...]) -> None:

@@ -1,9 +1,11 @@
 """Print arrays so that a page shows the same digits on every machine."""
 
+from typing import Any
+
 import numpy as np
 
 
-def show(*arrays, decimals: int = 3, **named) -> None:
+def show(*arrays: Any, decimals: int = 3, **named: Any) -> None:
     """Print each array, rounded, without negative zeros; a keyword becomes its title with the shape.
 
     Fractions are printed as fractions.
@@ -33,7 +35,7 @@ def show(*arrays, decimals: int = 3, **named) -> None:
             print(f"{name} = {_text(array, decimals)}")
 
 
-def _text(array, decimals: int) -> str:
+def _text(array: Any, decimals: int) -> str:
     array = np.asarray(array)
     with np.printoptions(
         linewidth=88, threshold=10_000, precision=decimals, floatmode="maxprec_equal", suppress=True

@@ -36,7 +36,8 @@ class Trace(NamedTuple):
     >>> from mha_tutorial import ColumnWeights
     >>> from mha_tutorial.reference import column
     >>> weights = ColumnWeights.random(np.random.default_rng(0), d_model=6, h=2)
-    >>> trace = column.multi_head(*[np.eye(6, 5)] * 3, weights)
+    >>> X = np.eye(6, 5)
+    >>> trace = column.multi_head(X, X, X, weights)
     >>> trace.heads.shape, trace.T.heads.shape
     ((2, 3, 5), (2, 5, 3))
     """

@@ -1,5 +1,6 @@
 """The matrices of a multi-head layer, one per head, in the column and in the row convention."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import ClassVar, Self
 
@@ -92,7 +93,7 @@ class _Weights:
         named = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: array for name, array in named.items() if array is not None}
 
-    def heads(self, selection) -> Self:
+    def heads(self, selection: slice | Sequence[int] | Array) -> Self:
         """Keep some heads: the layer whose output is the sum over those heads alone.
 
         The output bias belongs to no head and is kept. Where the kept heads no longer share their
@@ -292,9 +293,18 @@ class RowWeights(_Weights):
         return self._transposed_to(ColumnWeights)
 
     @classmethod
-    def random(cls, rng: np.random.Generator, d_model: int, h: int, **options) -> "RowWeights":
+    def random(
+        cls,
+        rng: np.random.Generator,
+        d_model: int,
+        h: int,
+        h_kv: int | None = None,
+        d_k: int | None = None,
+        d_v: int | None = None,
+        bias: bool = True,
+    ) -> "RowWeights":
         """Draw the layer that `ColumnWeights.random` draws from the same generator, transposed."""
-        return ColumnWeights.random(rng, d_model, h, **options).T
+        return ColumnWeights.random(rng, d_model, h, h_kv, d_k, d_v, bias).T
 
 
 def _check(weights: _Weights) -> None:

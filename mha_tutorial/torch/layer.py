@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Self
+from typing import Any, Self
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -90,13 +90,13 @@ class MultiHeadAttention(nn.Module):
         bias: bool = True,
         dropout: float = 0.0,
         kernel: Kernel = fused,
-        device=None,
+        device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         *,
         widths: tuple[int, int, int] | None = None,
         scale: float | None = None,
         prepare: Prepare | None = None,
-        extra_keys: ExtraKeys | tuple[Tensor, Tensor] | list | None = None,
+        extra_keys: ExtraKeys | tuple[Tensor, Tensor] | list[ExtraKeys] | list[tuple[Tensor, Tensor]] | None = None,
     ):
         super().__init__()
         h_kv = h if h_kv is None else h_kv
@@ -109,7 +109,7 @@ class MultiHeadAttention(nn.Module):
         self.dropout, self.kernel, self.prepare = dropout, kernel, prepare
         self.scale = None if scale is None else _checks.check_scale("MultiHeadAttention", scale)
         width_q, width_k, width_v = (d_model,) * 3 if widths is None else widths
-        factory = {"bias": bias, "device": device, "dtype": dtype}
+        factory: dict[str, Any] = {"bias": bias, "device": device, "dtype": dtype}
         self.W_q = nn.Linear(width_q, h * self.d_k, **factory)
         self.W_k = nn.Linear(width_k, h_kv * self.d_k, **factory)
         self.W_v = nn.Linear(width_v, h_kv * self.d_v, **factory)
@@ -179,7 +179,16 @@ class MultiHeadAttention(nn.Module):
         q, k, v, visible, bias = self._project(queries, keys, values, visible, bias, positions)
         return self._merge(self._attend(q, k, v, visible, bias), queries.shape[:-2])
 
-    def trace(self, queries, keys=None, values=None, *, visible=None, bias=None, positions=None) -> Trace:
+    def trace(
+        self,
+        queries: Float[Tensor, "*b n d_query"],
+        keys: Float[Tensor, "*b m d_key"] | None = None,
+        values: Float[Tensor, "*b m d_value"] | None = None,
+        *,
+        visible: Bool[Tensor, "*#b_h #n #m"] | Mask | None = None,
+        bias: Float[Tensor, "*#b_h #n #m"] | None = None,
+        positions: Positions | None = None,
+    ) -> Trace:
         """Attend as a call does, and return every step, in tensors; extra keys stand behind the others.
 
         Heads and output are the kernel's, queries and keys what `prepare` made of them. Scores and attention are
@@ -267,11 +276,11 @@ class MultiHeadAttention(nn.Module):
         *,
         dropout: float = 0.0,
         kernel: Kernel = fused,
-        device=None,
+        device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         scale: float | None = None,
         prepare: Prepare | None = None,
-        extra_keys: ExtraKeys | tuple[Tensor, Tensor] | list | None = None,
+        extra_keys: ExtraKeys | tuple[Tensor, Tensor] | list[ExtraKeys] | list[tuple[Tensor, Tensor]] | None = None,
     ) -> Self:
         """Make the layer that has copies of these weights, in their type unless another is given.
 

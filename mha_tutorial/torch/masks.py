@@ -170,8 +170,11 @@ def from_torch(
     >>> ignored = torch.tensor([[False, True], [False, False]])
     >>> padding = torch.tensor([[0.0, -torch.inf]])
     >>> visible, bias = from_torch(1, ignored, padding)
-    >>> visible.int().tolist(), bias.shape
-    ([[1, 0], [1, 1]], torch.Size([1, 1, 1, 2]))
+    >>> visible
+    tensor([[ True, False],
+            [ True,  True]])
+    >>> bias
+    tensor([[[[0., -inf]]]])
     """
     masks = []
     if attn_mask is not None:

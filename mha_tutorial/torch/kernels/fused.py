@@ -84,6 +84,7 @@ def fused_on(backend: SDPBackend) -> Kernel:
 
     Examples
     --------
+    >>> from torch.nn.attention import SDPBackend
     >>> x = torch.ones(1, 1, 2, 3)
     >>> torch.equal(fused_on(SDPBackend.MATH)(x, x, x), x)
     True
@@ -92,7 +93,14 @@ def fused_on(backend: SDPBackend) -> Kernel:
 
 
 def backend_of(
-    q: Tensor, k: Tensor, v: Tensor, *, visible=None, bias=None, scale: float | None = None, dropout: float = 0.0
+    q: Float[Tensor, "b h n d_k"],
+    k: Float[Tensor, "b h_kv m d_k"],
+    v: Float[Tensor, "b h_kv m d_v"],
+    *,
+    visible: Bool[Tensor, "#b #h #n #m"] | Mask | None = None,
+    bias: Float[Tensor, "#b #h #n #m"] | None = None,
+    scale: float | None = None,
+    dropout: float = 0.0,
 ) -> SDPBackend:
     """Tell which backend `fused` uses for these arguments, without computing anything.
 
