@@ -123,7 +123,7 @@ def unshifted(weights: RowWeights, x: np.ndarray, causal: bool) -> Callable[[], 
 
     def head(q, k, v, out):
         q, k, v, out = q[None, None, None], k[None, None], v[None, None], out[None, None, None]
-        if not softmax.are_bounded(softmax.max_norms(q, k, v), math.log(2)).all():
+        if not softmax.are_bounded([softmax.max_norms(x) for x in (q, k, v)], math.log(2)).all():
             raise FloatingPointError("the row maximum of these scores has to be subtracted")
         softmax.unshifted_attention(q, k, v, whole, np.exp2, workspace, out)
 

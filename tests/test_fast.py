@@ -247,7 +247,7 @@ def test_scores_that_differ_widely(size, rng):
 
 def bounded(q, k, v, scale=0.5):
     """For one key-value head, by the vectors themselves."""
-    (answer,) = softmax.are_bounded(softmax.max_norms(q[None, None], k[None], v[None]), scale)
+    (answer,) = softmax.are_bounded([softmax.max_norms(x) for x in (q[None, None], k[None], v[None])], scale)
     return answer
 
 
@@ -280,7 +280,7 @@ def test_norms_are_those_of_each_heads_own_vectors(h, h_kv, d_v, rng):
     layer, x = MultiHeadAttention(weights), rng.normal(size=(2, MANY, D_MODEL))
     projected = Projections(layer).project((slice(0, h_kv), slice(0, 2)), (x, x, x))
     trace = layer.trace(x)
-    for norms, vectors in zip(softmax.max_norms(*projected), trace[:3], strict=True):
+    for norms, vectors in zip(projected.norms, trace[:3], strict=True):
         of_each = np.linalg.norm(vectors, axis=-1).max(axis=(0, 2)).reshape(h_kv, -1)
         assert_close(norms, of_each.max(axis=1))
 

@@ -39,11 +39,11 @@ def attend(job: Job, projected: Projected, plan: Plan, heads: Array, workspace: 
     groups, entries = job
     # The norms say nothing of a bias, and exact scores deserve exact exponents.
     allowed = np.full(len(projected.q), plan.bias is None) & ~are_exact(projected.q, projected.k)
-    bounded = allowed & are_bounded(max_norms(*projected), plan.scoring.scale)
+    bounded = allowed & are_bounded(projected.norms, plan.scoring.scale)
     residuals = []
     for some in slices(len(projected.q), plan.groups_per_tile):
         part = slice(groups.start + some.start, groups.start + some.stop), entries
-        q, k, v = (x[some] for x in projected)
+        q, k, v = (x[some] for x in projected[:3])
         tiles, finite = [tile.of(*part) for tile in plan.tiles], True
         if bounded[some].all():
             unshifted = [True] * len(tiles)
@@ -89,5 +89,5 @@ def _is_bounded(tile: Tile, q: Array, k: Array, v: Array, allowed: Array, plan: 
     """Whether the scores of a tile of queries may be exponentiated as they are, by its own vectors."""
     if not tile.kv_tiles:
         return True
-    norms = max_norms(q[..., tile.queries, :], k[..., tile.keys, :], v[..., tile.keys, :])
+    norms = [max_norms(x) for x in (q[..., tile.queries, :], k[..., tile.keys, :], v[..., tile.keys, :])]
     return bool((allowed & are_bounded(norms, plan.scoring.scale)).all())

@@ -20,7 +20,7 @@ from .backward import layer_vjp
 from .forward import Residuals, attend
 from .plan import BLOCK, Block, Job, Plan, Sizes, make_plan
 from .projections import Projected, Projections
-from .softmax import Scoring, fast_exponential
+from .softmax import Scoring, fast_exponential, max_norms
 from .threads import blas_threads, parallel_map, with_one_blas_thread
 from .workspace import Workspace
 
@@ -187,7 +187,7 @@ class FastMultiHeadAttention:
         inputs: Inputs,
         plan: Plan,
         threads: int,
-        prepared: Projected | None = None,
+        prepared: Inputs | None = None,
         residuals: list[Residuals] | None = None,
     ) -> tuple[Array, Array]:
         """The output, and the heads of all tokens side by side (b n, h d_v).
@@ -207,7 +207,8 @@ class FastMultiHeadAttention:
                 if prepared is None:
                     projected = self._projections.project(job, inputs, None if keep else workspace)
                 else:
-                    projected = Projected(*(x[job] for x in prepared))
+                    q, k, v = (x[job] for x in prepared)
+                    projected = Projected(q, k, v, [max_norms(x) for x in (q, k, v)])
                 kept = attend(job, projected, plan, heads, workspace)
                 if residuals is not None:
                     residuals.extend(kept)

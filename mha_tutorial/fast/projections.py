@@ -11,6 +11,7 @@ from .._checks import ROWS as convention
 from .._sizes import slices
 from ..layer import MultiHeadAttention
 from .plan import Job
+from .softmax import max_norms
 from .threads import parallel_map
 from .workspace import Workspace
 
@@ -21,6 +22,7 @@ class Projected(NamedTuple):
     q: Array  # (g, b, r, n, d_k)
     k: Array  # (g, b, m, d_k)
     v: Array  # (g, b, m, d_v)
+    norms: list[Array]  # of the longest query, key and value, (g,) each
 
 
 class Projections:
@@ -59,16 +61,20 @@ class Projections:
     ) -> Projected:
         """Map the tokens of a job to queries, keys and values, in new memory or in that of a workspace."""
         r, d_k = self._layer.weights.group_size, self._layer.weights.d_k
+        norms: list[Array] = []
         if self._packed is not None and inputs[0] is inputs[1] is inputs[2]:
             qkv = _apply(self._packed, job, inputs[0], workspace, "qkv")
             q, k, v = qkv[..., : r * d_k], qkv[..., r * d_k : (r + 1) * d_k], qkv[..., (r + 1) * d_k :]
+            if d_k == self._layer.weights.d_v:  # read all vectors in the order in which they lie in memory
+                of_each = max_norms(qkv.reshape(*qkv.shape[:-1], r + 2, d_k), keep=-2)
+                norms = [of_each[:, :r].max(axis=1), of_each[:, r], of_each[:, r + 1]]
         else:
             given = zip(self._separate, inputs, "qkv", strict=True)
             q, k, v = (_apply(part, job, tokens, workspace, name) for part, tokens, name in given)
         q = q.reshape(*q.shape[:-1], r, d_k).swapaxes(2, 3)
-        return Projected(q, k, v)
+        return Projected(q, k, v, norms or [max_norms(x) for x in (q, k, v)])
 
-    def prepare(self, inputs: tuple[Array, Array, Array], positions) -> Projected | None:
+    def prepare(self, inputs: tuple[Array, Array, Array], positions) -> tuple[Array, Array, Array] | None:
         """Queries, keys and values of all heads, where a layer acts on them before they attend; else None.
 
         Raises
@@ -81,7 +87,7 @@ class Projections:
             convention.positions(positions, *inputs[:2])
             return None
         batch = inputs[0].shape[:-2]
-        q, k, v = self.project((slice(0, None), slice(0, None)), inputs)
+        q, k, v, _ = self.project((slice(0, None), slice(0, None)), inputs)
         Q = rearrange(q, "g b r n d -> b (g r) n d").reshape(*batch, weights.h, *q.shape[-2:])
         K = rearrange(k, "g b m d -> b g m d").reshape(*batch, weights.h_kv, *k.shape[-2:])
         Q, K = convention.prepared(layer.prepare, positions, inputs[:2], (Q, K))
@@ -92,7 +98,7 @@ class Projections:
                 np.concatenate([x, np.broadcast_to(own[:, None], (*x.shape[:2], *own.shape[1:]))], axis=-2)
                 for x, own in zip((k, v), layer.extra_keys, strict=True)
             )
-        return Projected(q, k, v)
+        return q, k, v
 
     def write(self, concat_heads: Array, threads: int, most: int, in_place: bool) -> Array:
         """Map the heads of all tokens, side by side (b n, h d_v), to the output, at most so many tokens at a time.

@@ -32,6 +32,16 @@ class KeyTile(NamedTuple):
             return self
         return self._replace(visible=visible[..., some, :])
 
+    def of(self, groups: slice, entries: slice) -> "KeyTile | None":
+        """The same for some key-value heads and some entries of the batch; None if they see none of the keys."""
+        if self.visible is None or self.visible.shape[:2] == (1, 1):
+            return self
+        visible = job_part(self.visible, groups, entries)
+        if visible.all():
+            return self._replace(visible=None)
+        all_partial = visible.shape[-1] == self.keys.stop - self.keys.start
+        return None if all_partial and not visible.any() else self._replace(visible=visible)
+
 
 class Tile(NamedTuple):
     """Some queries, and the tiles of keys of which they see anything."""
@@ -56,11 +66,8 @@ class Tile(NamedTuple):
 
     def of(self, groups: slice, entries: slice) -> "Tile":
         """The same for some key-value heads and some entries of the batch."""
-        theirs = [
-            tile if tile.visible is None else tile._replace(visible=_part(tile.visible, groups, entries))
-            for tile in self.kv_tiles
-        ]
-        return Tile(self.queries, [tile for tile in theirs if _any_visible(tile)])
+        theirs = [tile.of(groups, entries) for tile in self.kv_tiles]
+        return Tile(self.queries, [tile for tile in theirs if tile is not None])
 
 
 class TileMask:
@@ -184,18 +191,7 @@ def job_part(array: Array, groups: slice, entries: slice) -> Array:
     return array[groups if len(array) > 1 else everything, entries if array.shape[1] > 1 else everything]
 
 
-def _part(visible: Array, groups: slice, entries: slice) -> Array | None:
-    """What some heads of some sequences see; None if it is everything."""
-    visible = job_part(visible, groups, entries)
-    return None if visible.all() else visible
-
-
 def _span(some: Array) -> slice:
     """From the first that is true to the last."""
     found = np.flatnonzero(some)
     return slice(int(found[0]), int(found[-1]) + 1) if found.size else slice(0, 0)
-
-
-def _any_visible(tile: KeyTile) -> bool:
-    visible, whole = tile.visible, tile.keys.stop - tile.keys.start
-    return visible is None or visible.shape[-1] < whole or bool(visible.any())
