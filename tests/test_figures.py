@@ -1,6 +1,7 @@
 """The figures, by what stands in their Axes: the same numbers as in the arrays they are given."""
 
 import matplotlib.colors
+import matplotlib.patches
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
@@ -39,6 +40,30 @@ def test_attention_is_a_table_of_its_weights(ax):
     assert [text.get_color() for text in ax.texts] == ["black", "white", "black", "white", "black", "black"]
 
 
+def test_names_of_many_keys_are_slanted(ax):
+    figures.draw_attention(np.eye(5), list("abcde"), list("vwxyz"), ax)
+    assert {label.get_rotation() for label in ax.get_xticklabels()} == {45.0}
+
+
+@pytest.mark.parametrize("labels", [["one", "two", "three"], ["She", "sat", "down", "quietly", "alone"]])
+def test_lookup_writes_every_number_and_the_answer(ax, labels, rng):
+    m = len(labels)
+    keys, values = rng.integers(-9, 9, size=(m, 2)), rng.integers(-9, 9, size=(m, 3))
+    scores, weights = np.arange(m), np.full(m, 1 / m)
+    figures.draw_lookup(np.array([7, 8]), keys, values, scores, weights, labels, ax)
+    written = texts(ax)
+    assert written[:3] == ["query", "7", "8"]
+    first = [labels[0], *map(str, keys[0]), "0", *map(str, values[0])]
+    assert written[3:10] == first
+    answer = written[3 + 7 * m : 6 + 7 * m]
+    assert answer == [f"{number:.2f}" for number in values.mean(axis=0)]
+    assert written[-m:] == [f"{1 / m:.2f}"] * m
+    frames = {patch.get_edgecolor() for patch in ax.patches}
+    assert frames >= {matplotlib.colors.to_rgba(c) for c in (style.QUERY, style.KEY, style.VALUE, style.OUTPUT)}
+    slanted = [text.get_rotation() for text in ax.texts if text.get_text() in labels]
+    assert slanted == [40.0 if m > 4 else 0.0] * m
+
+
 def test_hull_shows_values_and_answers(ax):
     values = np.array([[10.0, 0.0], [0.0, 10.0], [0.0, 0.0]])
     answers = np.array([[1.0, 2.0], [3.0, 4.0]])
@@ -56,11 +81,71 @@ def test_curves_are_named(ax):
     assert ax.get_ylim()[0] == 0
 
 
+def test_weights_are_bars_from_zero_to_one_in_every_panel(ax):
+    axes = ax.figure.subplots(1, 2)
+    figures.draw_weights({"T = 1": np.array([0.25, 0.75]), "T = 0": np.array([0.0, 1.0])}, ["a", "b"], axes)
+    assert [drawn.get_title() for drawn in axes] == ["T = 1", "T = 0"]
+    assert [[bar.get_height() for bar in drawn.patches] for drawn in axes] == [[0.25, 0.75], [0.0, 1.0]]
+    assert [texts(drawn) for drawn in axes] == [["0.25", "0.75"], ["0.00", "1.00"]]
+    assert axes[0].get_ylim() == axes[1].get_ylim()
+
+
+def test_distributions_have_the_area_one(ax, rng):
+    figures.draw_distributions({"a": rng.normal(size=500), "b": rng.uniform(-1, 1, size=400)}, ax, reach=6)
+    for outline in ax.patches:
+        heights, edges, _ = outline.get_data()
+        assert np.sum(heights * np.diff(edges)) == pytest.approx(1)
+        assert edges[[0, -1]].tolist() == [-6, 6]
+    assert [entry.get_text() for entry in ax.get_legend().get_texts()] == ["a", "b"]
+    assert len({outline.get_linestyle() for outline in ax.patches}) == 2
+
+
+def test_layer_draws_every_step_with_the_words_along_its_axes(ax, rng):
+    tokens = ["to", "be", "or", "not"]
+    weights, X = RowWeights.random(rng, d_model=6, h=2, d_k=3, d_v=2, bias=False), rng.normal(size=(4, 6))
+    trace = row.multi_head(X, X, X, weights)
+    figures.draw_layer(tokens, X, weights, trace, ax)
+    assert grids(ax) == ([4] * 12, [6, *[3, 3, 2, 4, 6] * 2, 6])
+    arrays = [np.asarray(collection.get_array()) for collection in ax.collections]
+    assert np.array_equal(arrays[0], X)
+    assert np.array_equal(arrays[4], trace.attention[0])
+    assert ax.collections[4].get_clim() == (0, 1)
+    np.testing.assert_allclose(arrays[5] + arrays[10], arrays[11], rtol=1e-12, atol=1e-12)
+    assert {ax.collections[place].get_clim() for place in (5, 10, 11)} == {ax.collections[5].get_clim()}
+    assert [text for text in texts(ax) if text in tokens] == tokens * 6
+    assert [texts(ax).count(text) for text in ("query ↓", "key →", "head 1", "head 2 writes")] == [2, 2, 1, 1]
+
+
+def test_layer_draws_shared_keys_in_every_head_that_reads_them(ax, rng):
+    weights, X = RowWeights.random(rng, d_model=6, h=2, h_kv=1, bias=False), rng.normal(size=(2, 6))
+    figures.draw_layer(["a", "b"], X, weights, row.multi_head(X, X, X, weights), ax)
+    assert np.array_equal(ax.collections[2].get_array(), ax.collections[7].get_array())
+
+
+def test_block_has_boxes_as_high_as_their_share(ax):
+    figures.draw_block({"attention": 1, "MLP": 3}, ax)
+    heights = [patch.get_height() for patch in ax.patches if isinstance(patch, matplotlib.patches.Rectangle)]
+    assert heights[1] == 3 * heights[0]
+    assert "attention\n25% of the parameters" in texts(ax)
+
+
+def test_sizes_are_drawn_to_one_scale_between_signs(ax):
+    shapes = {
+        "A": (("n", 4), ("d", 6), style.KEY),
+        " =": (("", 0), ("", 0), ""),
+        "B": (("n", 2), ("m", 3), style.KEY),
+    }
+    figures.draw_sizes(shapes, ax)
+    assert [(patch.get_height(), patch.get_width()) for patch in ax.patches] == [(4, 6), (2, 3)]
+    assert texts(ax) == ["A", "d", "n", "=", "B", "m", "n"]
+
+
 def test_moves_point_from_before_to_after(ax):
     figures.draw_moves(np.array([2.0, 2.0]), {"first": np.array([2.2, 1.4]), "second": np.array([1.3, 2.2])}, ax)
     assert texts(ax) == ["before", "", "first", "", "second"]
     arrows = [text for text in ax.texts if not text.get_text()]
     assert [(*arrow.xyann, *arrow.xy) for arrow in arrows] == [(2, 2, 2.2, 1.4), (2, 2, 1.3, 2.2)]
+    assert ax.get_aspect() == 1
 
 
 def test_contributions_are_laid_head_to_tail(ax):

@@ -41,16 +41,30 @@ def test_hello_world_has_the_made_up_scores():
 
 
 def test_one_word_has_one_vector_before_attention_and_two_after():
-    (first, X), (second, Y) = worked.polysemy()
+    (first, X), (second, Y) = worked.bank()
+    assert " ".join(first) == "She deposited the money at the bank"
+    assert " ".join(second) == "They sat down on the grassy river bank"
     before, after = [], []
-    for tokens, vectors in ((first, X), (second, Y)):
-        place = tokens.index("stoned")
-        before.append(vectors[place])
-        after.append(row.attention(vectors, vectors, vectors)[place])
+    for vectors in (X, Y):
+        before.append(vectors[-1])
+        after.append(row.attention(vectors, vectors, vectors)[-1])
     assert np.array_equal(*before)
-    punishment, state = 1, 2
-    assert after[0][punishment] > 2 > after[0][state]
-    assert after[1][punishment] < 2 < after[1][state]
+    # e^2, e^3 and e^4 for deposited, money and bank, and four times e^0; then e, e^3, e^4 and five times e^0
+    total = 4 + np.exp([2, 3, 4]).sum()
+    assert_close(after[0][:2], np.array([2 * np.exp(2) + 3 * np.exp(3) + 2 * np.exp(4), 2 * np.exp(4)]) / total)
+    total = 5 + np.exp([1, 3, 4]).sum()
+    assert_close(after[1][:2], np.array([2 * np.exp(4), np.exp(1) + 3 * np.exp(3) + 2 * np.exp(4)]) / total)
+
+
+@pytest.mark.parametrize("words", worked.bank(), ids=["money", "river"])
+def test_bank_layer_looks_for_the_topic_and_for_the_word_before(words):
+    X, weights = worked.bank_layer(words)
+    assert np.array_equal(X[:, :4], words.vectors)
+    attention = row.multi_head(X, X, X, weights).attention
+    topic = words.vectors[:, :2]
+    assert_close(attention[0], row.softmax(topic @ topic.T / 2))
+    assert attention[1].argmax(axis=1).tolist() == [0, *range(len(X) - 1)]
+    assert (attention[1, 1:].max(axis=1) > 0.7).all()
 
 
 @pytest.fixture

@@ -61,36 +61,65 @@ def hello_world() -> tuple[list[str], Array, Array, Array]:
     return ["Hello", "world", "!"], Q, K, V
 
 
-def polysemy() -> tuple[Words, Words]:
-    """Two sentences with the same word and invented vectors; *stoned* has one vector in both.
+def bank() -> tuple[Words, Words]:
+    """Two sentences with the same word and invented vectors; *bank* has one vector in both.
 
-    The four numbers of a token say how much it speaks of people, of punishment, of a state of mind,
-    and how much it is a mere function word.
+    The four numbers of a token say how much it has to do with money, with landscape and with people, and how much
+    it is a mere function word.
 
     Examples
     --------
-    >>> first, second = polysemy()
-    >>> first.tokens, second.tokens
-    (['They', 'stoned', 'the', 'witch'], ['This', 'guy', 'got', 'completely', 'stoned'])
-    >>> np.array_equal(first.vectors[1], second.vectors[4])
+    >>> first, second = bank()
+    >>> first.tokens[-1], second.tokens[-1]
+    ('bank', 'bank')
+    >>> np.array_equal(first.vectors[-1], second.vectors[-1])
     True
     """
     meaning = {
-        "They": (1, 0, 0, 1),
-        "This": (0, 0, 0, 1),
-        "the": (0, 0, 0, 1),
-        "guy": (2, 0, 0, 0),
-        "witch": (1, 3, 0, 0),
-        "got": (0, 0, 2, 1),
-        "completely": (0, 0, 3, 0),
-        "stoned": (0, 2, 2, 0),
+        "She": (0, 0, 2, 0),
+        "They": (0, 0, 2, 0),
+        "deposited": (2, 0, 1, 0),
+        "money": (3, 0, 0, 0),
+        "sat": (0, 0, 1, 0),
+        "grassy": (0, 1, 0, 0),
+        "river": (0, 3, 0, 0),
+        "bank": (2, 2, 0, 0),
     }
 
     def words(sentence):
         tokens = sentence.split()
-        return Words(tokens, np.array([meaning[token] for token in tokens], dtype=float))
+        vectors = [meaning.get(token, (0, 0, 0, 1)) for token in tokens]  # the, at, down, on
+        return Words(tokens, np.array(vectors, dtype=float))
 
-    return words("They stoned the witch"), words("This guy got completely stoned")
+    return words("She deposited the money at the bank"), words("They sat down on the grassy river bank")
+
+
+def bank_layer(words: Words) -> tuple[Array, RowWeights]:
+    """Tokens that also hold their position, and a layer whose two heads look for different things.
+
+    To the four numbers of each token are added the cosine and the sine of an angle, larger by 22.5 degrees from
+    token to token. Head 1 compares money and landscape, and so finds words of the same topic. Head 2 turns the
+    angle of the query back by one token, and so finds the token before. Both write money, landscape and people of
+    what they found.
+
+    Examples
+    --------
+    >>> from mha_tutorial.reference import row
+    >>> X, weights = bank_layer(bank()[0])
+    >>> X.shape, weights.h
+    ((7, 6), 2)
+    >>> row.multi_head(X, X, X, weights).attention[1, 1:].argmax(axis=1).tolist()
+    [0, 1, 2, 3, 4, 5]
+    """
+    step = math.pi / 8
+    angles = step * np.arange(len(words.tokens))
+    X = np.column_stack([words.vectors, np.cos(angles), np.sin(angles)])
+    topic, place = np.eye(6, 2), np.eye(6, 2, k=-4)
+    back = np.array([[math.cos(step), -math.sin(step)], [math.sin(step), math.cos(step)]])
+    read = np.stack([np.eye(6, 3)] * 2)
+    W_q = np.stack([topic / math.sqrt(2), 6 * place @ back])
+    W_k = np.stack([topic, 6 * place])
+    return X, RowWeights(W_q=W_q, W_k=W_k, W_v=read, W_o=read.mT / 2)
 
 
 class ExactLayer(NamedTuple):

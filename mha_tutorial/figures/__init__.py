@@ -1,7 +1,7 @@
 """The figures of the book: each function draws into one Axes, from a `Trace` or from plain arrays."""
 
-from .attention import draw_attention, draw_hull, draw_moves
-from .curves import draw_bars, draw_curves, draw_lines
+from .attention import draw_attention, draw_hull, draw_lookup, draw_moves
+from .curves import draw_bars, draw_curves, draw_distributions, draw_lines, draw_weights
 from .heads import (
     draw_contributions,
     draw_conventions,
@@ -18,20 +18,25 @@ from .heads import (
     draw_two_averages,
     draw_two_heads,
 )
+from .overview import draw_block, draw_layer, draw_sizes
 from .style import head_color
 from .tensors import draw_memory, draw_shapes, draw_visible
 
 __all__ = [
     "draw_attention",
     "draw_bars",
+    "draw_block",
     "draw_contributions",
     "draw_conventions",
     "draw_coordinates",
     "draw_cross_attention",
     "draw_curves",
+    "draw_distributions",
     "draw_growth",
     "draw_hull",
+    "draw_layer",
     "draw_lines",
+    "draw_lookup",
     "draw_memory",
     "draw_missed",
     "draw_moves",
@@ -40,10 +45,12 @@ __all__ = [
     "draw_residual_stream",
     "draw_shapes",
     "draw_sharing",
+    "draw_sizes",
     "draw_spectra",
     "draw_steps",
     "draw_two_averages",
     "draw_two_heads",
     "draw_visible",
+    "draw_weights",
     "head_color",
 ]

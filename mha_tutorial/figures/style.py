@@ -12,6 +12,12 @@ from numpy import ndarray as Array
 QUERY, KEY, VALUE, OUTPUT = "#0072B2", "#B84A00", "#00785A", "#7A3E8E"  # told apart by colour-blind readers too
 HEAD_COLORS = ["#A8326E", "#5E6B00", "#3F51A3", "#8A5A1B"]
 NEUTRAL = "#555555"
+CURVES = [  # colour, dashes and marker of lines that stand for none of these: told apart without colour, too
+    ("#1F2F4F", "-", "o"),
+    ("#555555", "--", "s"),
+    ("#5B7FB5", ":", "^"),
+    ("#8C3B00", "-.", "D"),
+]
 WEIGHTS = matplotlib.colors.LinearSegmentedColormap.from_list("weights", ["#FFFFFF", "#8FA3BF", "#1F2F4F"])
 SIGNED = matplotlib.colors.LinearSegmentedColormap.from_list(
     "signed",
