@@ -99,13 +99,14 @@ def a_head_at_a_time(weights: RowWeights, x: np.ndarray, causal: bool) -> Callab
 
 def folded(weights: RowWeights, x: np.ndarray, causal: bool) -> Callable[[], np.ndarray]:
     """Scale, base, key bias and value bias folded into the weights; the results divided, not the weights."""
-    weights = folding.fold_value_bias(folding.drop_key_bias(folding.fold_scale(weights)))
+    exponential = softmax.fast_exponential()
+    weights = folding.fold_value_bias(folding.drop_key_bias(folding.fold_scale(weights, exponential)))
     visible = Causal().rows(x.shape[1], x.shape[1]) if causal else None
 
     def head(q, k, v, out):
         scores = q @ k.T
         scores -= scores.max(axis=-1, keepdims=True)
-        np.exp2(scores, out=scores)
+        exponential(scores, out=scores)
         if visible is not None:
             scores *= visible
         np.matmul(scores, v, out=out)
@@ -116,16 +117,17 @@ def folded(weights: RowWeights, x: np.ndarray, causal: bool) -> Callable[[], np.
 
 def unshifted(weights: RowWeights, x: np.ndarray, causal: bool) -> Callable[[], np.ndarray]:
     """The row maximum not subtracted, where the norms of queries and keys say that it need not be."""
-    weights = folding.fold_value_bias(folding.drop_key_bias(folding.fold_scale(weights)))
+    exponential = softmax.fast_exponential()
+    weights = folding.fold_value_bias(folding.drop_key_bias(folding.fold_scale(weights, exponential)))
     n = x.shape[1]
     visible = Causal().rows(n, n)[None, None, None] if causal else None
     whole, workspace = [KeyTile(slice(0, n), slice(0, n), visible)], Workspace(x.dtype)
 
     def head(q, k, v, out):
         q, k, v, out = q[None, None, None], k[None, None], v[None, None], out[None, None, None]
-        if not softmax.are_bounded([softmax.max_norms(x) for x in (q, k, v)], math.log(2)).all():
+        if not softmax.are_bounded([softmax.max_norms(x) for x in (q, k, v)], math.log(exponential(1.0))).all():
             raise FloatingPointError("the row maximum of these scores has to be subtracted")
-        softmax.unshifted_attention(q, k, v, whole, np.exp2, workspace, out)
+        softmax.unshifted_attention(q, k, v, whole, exponential, workspace, out)
 
     return over_heads(weights, x, head)
 

@@ -220,12 +220,11 @@ def safe_attention(
     some_hidden = None if visible.all() else np.broadcast_to(visible, shape).reshape(*stacked, shape[-1])
     bias = None if bias is None else np.broadcast_to(bias, shape).reshape(*stacked, shape[-1])
 
-    def score_and_bias(Q: Array, K: Array) -> Array:
-        scores = score(Q, K)
-        return scores if bias is None else np.where(np.isneginf(bias), -np.inf, scores + bias)
-
-    with np.errstate(over="ignore", invalid="ignore"):  # masked positions may hold anything
-        scores = row.hide(score_and_bias(q.reshape(*stacked, q.shape[-1]), k), some_hidden)
+    with np.errstate(over="ignore", invalid="ignore"):  # masked positions may hold NaN
+        scores = score(q.reshape(*stacked, q.shape[-1]), k)
+        if bias is not None:
+            scores = np.where(np.isneginf(bias), -np.inf, scores + bias)
+        scores = row.hide(scores, some_hidden)
     attention = row.softmax(scores)
     heads = row.weigh(v, attention, scores != -np.inf)
     scores, attention, heads = (x.reshape(*q.shape[:-1], -1) for x in (scores, attention, heads))

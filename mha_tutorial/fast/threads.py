@@ -227,16 +227,17 @@ def _serve(waiting: SimpleQueue) -> None:
         waiting.get()()
 
 
+# Whether BLAS may be held: a limit belongs to the whole process, so another thread that runs code of anybody's
+# might be multiplying matrices, or be inside a limit of its own, and must find BLAS as it left it. To count the
+# threads is not enough: a program that has once used an executor or a timer keeps threads that only wait, and would
+# be slow for ever. Nor does Python say which threads are idle. So the stack of each is looked at: one that consists
+# of the standard library's waiting alone belongs to a thread that does nothing. A thread that stops waiting a
+# moment later may find the limit; what it sets then stays, since `give_back` leaves alone what is not one.
 def _alone() -> bool:
     """Whether no other thread does anything: they keep house, or wait for work in a pool or for a timer."""
-    threads, ours = (
-        {thread.ident: thread for thread in threading.enumerate()},
-        [threading.current_thread(), *_started],
-    )
-    return all(
-        threads.get(ident) in ours or threads.get(ident) in _HOUSEKEEPERS or _waits(frame)
-        for ident, frame in sys._current_frames().items()
-    )
+    threads = {thread.ident: thread for thread in threading.enumerate()}
+    idle = {threading.current_thread(), *_started, *_HOUSEKEEPERS}
+    return all(threads.get(ident) in idle or _waits(frame) for ident, frame in sys._current_frames().items())
 
 
 def _waits(frame: FrameType | None) -> bool:
