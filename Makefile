@@ -24,7 +24,7 @@ help:
 	@echo "make lint       ruff and mypy;  make format  rewrites what ruff can"
 	@echo "make bench      race the layers on this CPU, in minutes;  make bench-gpu  on its GPU"
 	@echo "make edits      break the code once for every equation and every known fault: its test must fail"
-	@echo "make mutants    break the code everywhere (mutmut); takes a while"
+	@echo "make mutants    break the code everywhere (mutmut), hours; PART=masks one part of it, SAMPLE=300 so many"
 	@echo "make clean      remove everything that was built, .venv included"
 
 $(BIN)/.installed: pyproject.toml constraints.txt
@@ -75,9 +75,7 @@ edits: $(BIN)/.installed
 	$(BIN)/python tools/edits.py
 
 mutants: $(BIN)/.installed
-	rm -rf mutants
-	OMP_NUM_THREADS=1 $(BIN)/mutmut run  # mutants are forked, and threads do not survive that
-	$(BIN)/mutmut results
+	$(BIN)/python tools/mutants.py $(PART) $(if $(SAMPLE),--sample $(SAMPLE))
 
 bench: $(BIN)/.installed
 	$(BIN)/python benchmarks/cpu.py

@@ -14,6 +14,8 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
+import mutants
+
 ROOT = equations.ROOT
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 CONDA_NAMES = {"matplotlib": "matplotlib-base", "torch": "pytorch-cpu"}
@@ -102,7 +104,7 @@ def imported(path) -> set[str]:
         "tests": ["test", LARGE],
         "exercises": ["test"],
         "benchmarks": ["test"],
-        "tools": ["test", "book"],
+        "tools": ["test", "book", "dev"],
         "book/_ext": ["book"],
         "book": ["test", "book"],
     }.items(),
@@ -164,8 +166,62 @@ def test_no_test_file_imports_another():
         assert not imported, path
 
 
-@pytest.mark.parametrize("name", ["test.yml", "publish.yml"])
-def test_workflows_run_what_ci_runs(name):
-    workflow = yaml.safe_load((ROOT / ".github/workflows" / name).read_text(encoding="utf-8"))
-    steps = [step.get("run", "") for job in workflow["jobs"].values() for step in job["steps"]]
-    assert ".ci/run" in steps
+WORKFLOWS = {
+    path.stem: yaml.safe_load(path.read_text(encoding="utf-8"))
+    for path in sorted((ROOT / ".github/workflows").glob("*.yml"))
+}
+
+
+def commands(job: dict) -> list[str]:
+    return [step["run"] for step in job["steps"] if "run" in step]
+
+
+def test_every_python_that_is_named_is_tested():
+    job = WORKFLOWS["test"]["jobs"]["test"]
+    tested = job["strategy"]["matrix"]["python"]
+    named = [re.fullmatch(r".* :: Python :: (3\.\d+)", classifier) for classifier in PROJECT["classifiers"]]
+    assert tested == [match[1] for match in named if match]
+    assert PROJECT["requires-python"] == f">={tested[0]}"
+    assert commands(job) == [".ci/run"]
+    assert job["timeout-minutes"] > 60  # what the tests may take
+
+
+def test_nothing_is_published_before_the_tests_pass():
+    jobs = WORKFLOWS["publish"]["jobs"]
+    assert jobs["test"] == {"uses": "./.github/workflows/test.yml"}
+    assert "workflow_call" in WORKFLOWS["test"][True]  # YAML reads `on` as a truth value
+    for name in jobs.keys() - {"test"}:
+        before = name
+        while before != "test":
+            before = jobs[before]["needs"]
+
+
+def test_code_is_broken_weekly():
+    jobs = WORKFLOWS["weekly"]["jobs"]
+    assert "schedule" in WORKFLOWS["weekly"][True]
+    assert "make edits" in commands(jobs["edits"])
+    assert "make mutants PART=${{ matrix.part }} SAMPLE=300" in commands(jobs["mutants"])
+    assert jobs["mutants"]["strategy"]["matrix"]["part"] == list(mutants.PARTS)
+
+
+def test_jobs_keep_what_pip_downloaded_and_take_the_small_torch():
+    for name, workflow in WORKFLOWS.items():
+        for job in workflow["jobs"].values():
+            steps = job.get("steps", [])
+            installs = [
+                command for command in commands({"steps": steps}) if re.search(r"\.ci/run|make |-e ", command)
+            ]
+            if installs:
+                (python,) = [step["with"] for step in steps if "setup-python" in step.get("uses", "")]
+                assert python["cache"] == "pip", name
+                small = "./.github/actions/cpu-torch" in [step.get("uses") for step in steps]
+                assert small or "--torch-backend cpu" in "".join(installs) or "system" in job["strategy"]["matrix"]
+
+
+def test_what_never_ran_says_so():
+    text = (ROOT / ".github/workflows/elsewhere.yml").read_text(encoding="utf-8")
+    assert "never run by its authors" in text.partition("name:")[0]
+    jobs = WORKFLOWS["elsewhere"]["jobs"]
+    assert jobs["systems"]["strategy"]["matrix"]["system"] == ["macos-latest", "windows-latest"]
+    assert "--resolution lowest-direct" in "".join(commands(jobs["lowest"]))
+    assert "python -m pytest -p no:nbval tests mha_tutorial" in commands(jobs["lowest"])
