@@ -216,6 +216,21 @@ class Convention(NamedTuple):
                 f"got shapes {U_q.shape}, {U_k.shape} and {u.shape}"
             )
 
+    def check_matrix(self, name: str, matrix: Array) -> None:
+        """Refuse what is not a floating matrix."""
+        self.check_array(name, matrix, 2)
+        if matrix.ndim != 2:
+            raise ValueError(f"{self} {name} must have two axes, got shape {matrix.shape}")
+
+    def check_bilinear(self, W: Array, Q: Array, K: Array) -> None:
+        """Refuse queries and keys of another width, or type, than the matrix between them."""
+        if W.shape != self.axes(K.shape[self.features], Q.shape[self.features]):
+            raise ValueError(
+                f"{self} W {self.shape('d_k', 'd_q')} must fit Q {self.shape('d_q', 'n')} and "
+                f"K {self.shape('d_k', 'm')}, got shapes {W.shape}, {Q.shape} and {K.shape}"
+            )
+        self.check_type("W", W, "Q", Q)
+
     def check_mapped(self, **pairs: tuple[Array, Array]) -> None:
         """Refuse vectors of another width than their map reads."""
         for name, (vectors, U) in pairs.items():

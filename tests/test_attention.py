@@ -29,6 +29,7 @@ def every_score(ref, rng):
     yield ref.dot_product
     yield ref.scaled_dot_product
     yield ref.additive(U_q, U_k, rng.normal(size=inner))
+    yield ref.bilinear(rng.normal(size=(D_K, D_K)))
     yield ref.gaussian(bandwidth=2.0)
 
 
@@ -136,6 +137,16 @@ def test_additive_score_is_the_small_network(convention, qkv, rng):
     score = convention.ref.additive(*convention.lay(U_q, U_k), u)
     scores = convention.lay(score(*convention.lay(Q, K)))
     expected = [[u @ np.tanh(U_k @ K[:, j] + U_q @ Q[:, i]) for i in range(N)] for j in range(M)]
+    assert_close(scores, np.array(expected))
+
+
+@pytest.mark.equation("eq-bilinear-score", "eq-bilinear-score-row")
+@in_both_conventions
+def test_bilinear_score_is_the_inner_product_of_projections(convention, qkv, rng):
+    _, K, _ = qkv
+    Q, W_q, W_k = rng.normal(size=(2, N)), rng.normal(size=(3, 2)), rng.normal(size=(3, D_K))
+    scores = convention.lay(convention.ref.bilinear(convention.lay(W_k.T @ W_q))(*convention.lay(Q, K)))
+    expected = [[(W_k @ K[:, j]) @ (W_q @ Q[:, i]) for i in range(N)] for j in range(M)]
     assert_close(scores, np.array(expected))
 
 

@@ -315,6 +315,22 @@ def test_gaussian_compares_vectors_of_one_width():
         row.gaussian(1.0)(np.ones((2, 1)), np.ones((2, 3)))
 
 
+def test_bilinear_matrix_must_fit():
+    Q, K, W = np.ones((2, N)), np.ones((3, M)), np.ones((3, 2))
+    rule = "column convention: W (d_k, d_q) must fit Q (d_q, n) and K (d_k, m), got shapes"
+    with refused(ValueError, f"{rule} (2, 3), {Q.shape} and {K.shape}"):
+        column.bilinear(W.T)(Q, K)
+    rule = "row convention: W (d_q, d_k) must fit Q (n, d_q) and K (m, d_k), got shapes"
+    with refused(ValueError, f"{rule} (3, 2), {Q.T.shape} and {K.T.shape}"):
+        row.bilinear(W)(Q.T, K.T)
+    with refused(TypeError, "row convention: Q is float64 but W is float32"):
+        row.bilinear(W.T.astype(np.float32))(Q.T, K.T)
+    with refused(ValueError, "row convention: W must have two axes, got shape (1, 3, 2)"):
+        row.bilinear(W[None])
+    with refused(TypeError, "column convention: W must hold floating-point numbers, got int64"):
+        column.bilinear(np.ones((3, 2), dtype=int))
+
+
 def test_additive_parts_must_fit():
     U_q, U_k, u = np.ones((2, D_K)), np.ones((2, D_K)), np.ones(2)
     rule = "U_q (d, d_q), U_k (d, d_k) and u (d,) must share d, got shapes"

@@ -143,6 +143,7 @@ def test_every_score_of_what_is_not_finite_is_nan(convention, dtype, value):
         ref.scaled_by(0.0),
         ref.gaussian(2.0),
         ref.additive(U, U, U[0]),
+        ref.bilinear(U),
     ):
         scores = lay(score(*lay(Q, K)))
         assert scores.dtype == np.promote_types(dtype, np.float32)

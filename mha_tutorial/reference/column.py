@@ -202,6 +202,41 @@ def additive(U_q: Float[Array, "d d_q"], U_k: Float[Array, "d d_k"], u: Float[Ar
     return score
 
 
+def bilinear(W: Float[Array, "d_k d_q"]) -> Score:
+    """Make a score that a matrix learns: how well each number of a query goes with each number of a key.
+
+    Computes :eq:`eq-bilinear-score`: with ``W_k.T @ W_q`` for W, the inner product of a projected query and
+    a projected key. Queries and keys may differ in width.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If W is not a floating matrix; when scoring, if Q is not as wide as it has columns or K as it has rows.
+
+    References
+    ----------
+    Luong, Pham and Manning, *Effective Approaches to Attention-based Neural Machine Translation*, section 3.1.
+
+    Examples
+    --------
+    >>> score = bilinear(np.array([[0.0], [1.0]]))
+    >>> score(np.array([[2.0]]), np.array([[3.0], [4.0]])).tolist()
+    [[8.0]]
+    """
+
+    convention.check_matrix("W", W)
+
+    def score(Q, K):
+        convention.check_arrays(Q=Q, K=K)
+        convention.check_bilinear(W, Q, K)
+        Q, K = wide(Q, K)
+        with np.errstate(over="ignore", invalid="ignore"):
+            scores = K.mT @ W @ Q
+        return settle(scores, Q, K, convention.features)
+
+    return score
+
+
 def gaussian(bandwidth: float) -> Score:
     """Make a score that falls with the squared distance, so that the weights are a Gaussian kernel's.
 
