@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Collection
+from typing import NoReturn
 
 import numpy as np
 import torch
@@ -17,28 +18,47 @@ _ADVICE = (
 
 def check_kernel(kernel: str, q: Tensor, k: Tensor, v: Tensor, visible, bias) -> None:
     """Refuse queries, keys, values, masks and biases that do not fit each other."""
-    tensors = {"q": q, "k": k, "v": v}
-    for name, x in tensors.items():
-        if not isinstance(x, Tensor) or not x.is_floating_point():
-            raise TypeError(f"{kernel}: {name} must be a floating tensor, got {_kind(x)}")
-        if x.ndim != 4:
-            raise ValueError(f"{kernel}: {name} must have four axes (b, heads, tokens, width), got {_shape(x)}")
-        check_type(kernel, "q", q, name, x)
-    (b, h, n, d_k), (b_k, h_kv, m, width), (b_v, h_v, m_v, _) = (x.shape for x in tensors.values())
-    if b_k != b or b_v != b or width != d_k or h_v != h_kv or m_v != m or h_kv == 0 or h % h_kv:
-        raise ValueError(
-            f"{kernel}: expected q (b, h, n, d_k), k (b, h_kv, m, d_k) and v (b, h_kv, m, d_v) with h_kv dividing "
-            f"h, got {_shape(q)}, {_shape(k)} and {_shape(v)}"
-        )
+    if not _fit(q, k, v):
+        _refuse(kernel, q, k, v)
+    if bias is None and (
+        visible is None or isinstance(visible, Mask)
+    ):  # whose lengths are checked where it is used
+        return
+    scores = (*q.shape[:3], k.shape[2])
     if visible is not None and not isinstance(visible, Mask):
-        check_visible(kernel, visible, (b, h, n, m))
+        check_visible(kernel, visible, scores)
     if bias is not None:
         if not isinstance(bias, Tensor) or not bias.is_floating_point():
             raise TypeError(
                 f"{kernel}: bias must be a floating tensor, which is added to the scores, got {_kind(bias)}; "
                 "what a query may see is passed as visible"
             )
-        check_broadcast(kernel, "bias", bias, (b, h, n, m))
+        check_broadcast(kernel, "bias", bias, scores)
+
+
+def _fit(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether queries, keys and values are floating tensors of one type, and of shapes that belong together."""
+    if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
+        return False
+    if not (q.dtype == k.dtype == v.dtype and q.is_floating_point() and q.ndim == k.ndim == v.ndim == 4):
+        return False
+    (b, h, _, d_k), (b_k, h_kv, m, width), (b_v, h_v, m_v, _) = q.shape, k.shape, v.shape
+    together = b == b_k and b == b_v and h_kv == h_v and m == m_v and d_k == width
+    return bool(together and h_kv != 0 and h % h_kv == 0)
+
+
+def _refuse(kernel: str, q: Tensor, k: Tensor, v: Tensor) -> NoReturn:
+    """Say what is wrong with queries, keys and values that do not fit."""
+    for name, x in {"q": q, "k": k, "v": v}.items():
+        if not isinstance(x, Tensor) or not x.is_floating_point():
+            raise TypeError(f"{kernel}: {name} must be a floating tensor, got {_kind(x)}")
+        if x.ndim != 4:
+            raise ValueError(f"{kernel}: {name} must have four axes (b, heads, tokens, width), got {_shape(x)}")
+        check_type(kernel, "q", q, name, x)
+    raise ValueError(
+        f"{kernel}: expected q (b, h, n, d_k), k (b, h_kv, m, d_k) and v (b, h_kv, m, d_v) with h_kv dividing "
+        f"h, got {_shape(q)}, {_shape(k)} and {_shape(v)}"
+    )
 
 
 def check_scale(where: str, scale) -> float:
@@ -164,9 +184,9 @@ def check_positions(name: str, positions, batch: tuple[int, ...], length: int) -
         )
 
 
-def check_tokens(layer, queries: Tensor, keys: Tensor, values: Tensor) -> None:
-    """Refuse tokens that the layer's projections cannot read, or that do not fit each other."""
-    W_q, W_k, W_v = layer.W_q, layer.W_k, layer.W_v
+def check_tokens(projections: tuple, queries: Tensor, keys: Tensor, values: Tensor) -> None:
+    """Refuse tokens that a layer's projections cannot read, or that do not fit each other."""
+    W_q, W_k, W_v = projections
     _check_tokens("queries", queries, W_q, queries)
     if keys is not queries or W_k.in_features != W_q.in_features:  # self-attention checks its tokens once
         _check_tokens("keys", keys, W_k, queries)

@@ -89,7 +89,7 @@ def as_modules(extra_keys) -> nn.ModuleList:
 
 def extra_of(modules: nn.ModuleList) -> list[ExtraKeys]:
     """The modules as what they are."""
-    return [module for module in modules if isinstance(module, ExtraKeys)]
+    return [module for module in modules if isinstance(module, ExtraKeys)] if len(modules) else []
 
 
 def _widen(scores: Tensor | None, m: int, extra: int, filled: float) -> Tensor | None:

@@ -216,10 +216,9 @@ class MultiHeadAttention(nn.Module):
         """What the kernel takes: tensors with one batch axis and one for the heads, extra keys included."""
         keys = queries if keys is None else keys
         values = keys if values is None else values
-        _checks.check_tokens(self, queries, keys, values)
-        q = _split(self.W_q(queries), self.d_k)
-        k = _split(self.W_k(keys), self.d_k)
-        v = _split(self.W_v(values), self.d_v)
+        W_q, W_k, W_v = self.W_q, self.W_k, self.W_v  # a module looks its parts up at each use
+        _checks.check_tokens((W_q, W_k, W_v), queries, keys, values)
+        q, k, v = _split(W_q(queries), self.d_k), _split(W_k(keys), self.d_k), _split(W_v(values), self.d_v)
         if self.prepare is not None or positions is not None:
             q, k = self._prepared(q, k, queries, keys, positions)
         if queries.ndim > 3:

@@ -47,11 +47,11 @@ def is_eager(x: Tensor, any_device: bool = False) -> bool:
     >>> is_eager(torch.ones(1)), is_eager(torch.ones(1, device="meta"))
     (True, False)
     """
-    if torch.compiler.is_compiling() or type(x) not in (Tensor, nn.Parameter) or x.is_meta:
+    if torch.compiler.is_compiling() or type(x) not in (Tensor, nn.Parameter):
         return False
-    if torch.jit.is_tracing() or is_transformed() or _batched(x):
+    if not x.is_cpu and (x.is_meta or not any_device):
         return False
-    return any_device or x.device.type == "cpu"
+    return not (torch.jit.is_tracing() or is_transformed() or _batched(x))
 
 
 def _batched(x: Tensor) -> bool:
@@ -67,11 +67,14 @@ def is_tame(*tensors: Tensor) -> bool:
     >>> [is_tame(torch.tensor([number])) for number in (1.0, torch.nan, 3e38)]
     [True, False, False]
     """
-    for x in tensors:
-        wide = None if x.dtype.itemsize > 2 else torch.float32
-        if not torch.linalg.vector_norm(x, dtype=wide).item() < (_LIMIT if x.dtype.itemsize < 8 else _LIMIT_64):
-            return False
-    return True
+    return math.inf not in map(norm, tensors)
+
+
+def norm(x: Tensor) -> float:
+    """The root of the sum of all squares; infinity if a number is not finite, or its square overflows."""
+    size = x.dtype.itemsize
+    length = torch.linalg.vector_norm(x, dtype=torch.float32 if size < 4 else None).item()
+    return length if length < (_LIMIT_64 if size == 8 else _LIMIT) else math.inf
 
 
 _LIMIT, _LIMIT_64 = (math.sqrt(torch.finfo(dtype).max) for dtype in (torch.float32, torch.float64))

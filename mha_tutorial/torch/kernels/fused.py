@@ -1,5 +1,6 @@
 """PyTorch's own kernel, `scaled_dot_product_attention`, given what it needs to take its fast path."""
 
+import math
 import warnings
 from functools import partial
 from typing import NamedTuple
@@ -13,7 +14,7 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 from ...masks import Causal, Mask, Padding, offset
 from .._checks import check_kernel
 from ..masks import to_tensor, visible_key_range
-from .common import Kernel, is_differentiated, is_eager, is_tame, is_transformed, run_kernel, sums
+from .common import Kernel, is_differentiated, is_eager, is_tame, is_transformed, norm, run_kernel, sums
 from .naive import naive
 from .online import online
 from .selection import all_finite, hidden_pairs, without_unseen
@@ -131,21 +132,29 @@ class _Call(NamedTuple):
 
 def _fused(q: Tensor, k: Tensor, v: Tensor, *, visible, bias, scale: float, dropout: float) -> Tensor:
     options = {"visible": visible, "bias": bias, "scale": scale}
-    differentiated = is_differentiated(q, k, v, bias)
-    graph = torch.compiler.is_compiling() or torch.jit.is_tracing()
-    if differentiated and not dropout and not is_differentiated(bias) and not graph:
-        q, k, v = _Once.apply(q, k, v)
+    hides = visible is not None or bias is not None
     if is_eager(q):
-        if not differentiated or (is_tame(v) and _scores_are_small(q, k, bias, scale)):
+        if not is_differentiated(q, k, v, bias):
             heads = _call(q, k, v, dropout, **options)
-            hides = visible is not None or bias is not None
             # a backend may make zeros of a query or a key that is not finite; and where something is hidden, NaN of
             # a query that does not see it
             if is_tame(q, k, heads) if hides else all_finite(q, k):
                 return heads
+        elif _gradients_are_right(q, k, v, bias, scale):
+            heads = _call(*_differentiated_once(q, k, v, bias, dropout), dropout, **options)
+            if not hides or is_tame(heads.detach()):
+                return heads
     elif not is_transformed():
+        if not (torch.compiler.is_compiling() or torch.jit.is_tracing()):
+            q, k, v = _differentiated_once(q, k, v, bias, dropout)
         return _unseen(q, k, v, dropout, **options)
     return naive(q, k, v, dropout=dropout, **options) if dropout else online(q, k, v, **options)
+
+
+def _differentiated_once(q: Tensor, k: Tensor, v: Tensor, bias, dropout: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Have second derivatives refused where the backend computes with a backward pass of its own."""
+    own = not dropout and not is_differentiated(bias)  # otherwise operations that can be differentiated compute
+    return _Once.apply(q, k, v) if own and is_differentiated(q, k, v) else (q, k, v)
 
 
 class _Once(torch.autograd.Function):
@@ -173,16 +182,22 @@ class _Refuse(torch.autograd.Function):
         raise NotImplementedError("fused: there is no second derivative; choose naive or online")
 
 
-def _scores_are_small(q: Tensor, k: Tensor, bias: Tensor | None, scale: float) -> bool:
-    """Whether no score, hidden or not, can be so large that the sum is lost in the logarithm beside it."""
-    longest = [torch.linalg.vector_norm(x.detach(), dim=-1, dtype=sums(x)).flatten() for x in (q, k)]
-    if not all(map(len, longest)):
-        return True
-    bound = abs(scale) * longest[0].max().item() * longest[1].max().item()
+def _gradients_are_right(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> bool:
+    """Whether all is finite, and no score, hidden or not, so large that the logarithm loses the sum beside it."""
+    q, k = q.detach(), k.detach()
+    of_queries, of_keys, of_values = norm(q), norm(k), norm(v.detach())
+    if math.inf in (of_queries, of_keys, of_values):
+        return False
+    added = 0.0
     if bias is not None and bias.numel():
-        added = bias.detach()
-        bound += max(added.max().item(), -added.masked_fill(added.isneginf(), 0).min().item())
-    return bound < LARGE
+        bias = bias.detach()
+        added = max(bias.max().item(), -bias.masked_fill(bias.isneginf(), 0).min().item())
+    if abs(scale) * of_queries * of_keys + added < LARGE:  # a bound that is cheap, and wide for many tokens
+        return True
+    if not (q.numel() and k.numel()):
+        return True
+    longest_q, longest_k = (torch.linalg.vector_norm(x, dim=-1, dtype=sums(x)).max().item() for x in (q, k))
+    return abs(scale) * longest_q * longest_k + added < LARGE
 
 
 def _unseen(q: Tensor, k: Tensor, v: Tensor, dropout: float, *, visible, bias, scale: float) -> Tensor:
@@ -204,8 +219,8 @@ def _call(q: Tensor, k: Tensor, v: Tensor, dropout: float, *, visible, bias, sca
     square = isinstance(visible, Causal) and q.shape[2] == k.shape[2]
     if bias is None and (visible is None or square) and scale > 0 and k.shape == v.shape:  # nothing to prepare
         causal = visible is not None  # and not `square`, a symbol in a compiled graph
-        options: dict = {"dropout_p": dropout, "is_causal": causal, "scale": scale}
-        return scaled_dot_product_attention(q, k, v, **options, enable_gqa=bool(k.shape[1] != q.shape[1]))
+        shared = bool(k.shape[1] != q.shape[1])
+        return scaled_dot_product_attention(q, k, v, None, dropout, causal, scale=scale, enable_gqa=shared)
     dtype = q.dtype
     if bias is not None and not _is_taken(bias, q):
         q, k, v = (x.to(sums(q, bias)) for x in (q, k, v))
