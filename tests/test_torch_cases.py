@@ -170,7 +170,7 @@ def test_torch_head_that_sees_nothing(kernel):
     x, visible = sines(1, 2, 3), torch.ones(1, 3, 2, 2, dtype=torch.bool)
     visible[:, 2] = False
     output = [[[1.13839136, -0.46617047, 0.04367765], [1.08171967, -0.28499865, -0.16424615]]]
-    weights = [
+    attention = [
         [
             [[0.73961113, 0.26038887], [0.59829833, 0.40170167]],
             [[0.50365739, 0.49634261], [0.49943712, 0.50056288]],
@@ -181,7 +181,7 @@ def test_torch_head_that_sees_nothing(kernel):
     assert_rounds_to(layer(x, visible=visible), output)
     trace = layer.trace(x, visible=visible)
     assert_rounds_to(trace.output, output)
-    assert_rounds_to(trace.attention, weights)
+    assert_rounds_to(trace.attention, attention)
 
 
 @with_every_kernel
@@ -410,10 +410,10 @@ def test_torch_query_that_is_not_finite(kernel):
 def test_torch_scale_that_is_not_positive(kernel, scale):
     """M02: minus infinity times a negative number is plus infinity, and times zero NaN (cudnn-frontend PR 804)."""
     q, k, v = tensors(*(sines(1, 1, 3, 2, a=a) for a in (1.3, 0.9, 2.1)))
-    weights = torch.softmax((q @ k.mT * scale).masked_fill(torch.ones(3, 3).triu(1).bool(), -torch.inf), dim=-1)
+    attention = torch.softmax((q @ k.mT * scale).masked_fill(torch.ones(3, 3).triu(1).bool(), -torch.inf), dim=-1)
     leaves = [x.requires_grad_() for x in (q, k, v)]
     output = kernel(*leaves, visible=Causal(), scale=scale)
-    torch.testing.assert_close(output, weights @ v, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(output, attention @ v, rtol=1e-12, atol=1e-12)
     assert all(x.isfinite().all() for x in torch.autograd.grad(output.sum(), leaves))
 
 

@@ -1,4 +1,4 @@
-"""Structured masks as tensors are the masks that NumPy makes, and their reach is where something is visible."""
+"""Structured masks as tensors are the masks that NumPy makes, and key ranges are where something is visible."""
 
 import itertools
 

@@ -45,15 +45,15 @@ def attend(q, k, v, d_heads, seen=None, bias=None, scale=None) -> Outcome:
             bad = ~np.isfinite(K).all(-1) | ~np.isfinite(query).all() | ~np.isfinite(scores)
             scores = np.where(bad, np.nan, scores)
             V = np.where(np.isfinite(V), V, np.nan)
-            weights = np.exp(scores - scores.max())
-            weights = weights / weights.sum()
-            heads[entry, head, i] = weights @ V
+            attention = np.exp(scores - scores.max())
+            attention = attention / attention.sum()
+            heads[entry, head, i] = attention @ V
             g = d_heads[entry, head, i]
-            d_weights = V @ g
-            d_scores = weights * (d_weights - weights @ d_weights)
+            d_attention = V @ g
+            d_scores = attention * (d_attention - attention @ d_attention)
             dq[entry, head, i] = d_scores @ K * scale
             dk[entry, group, keys] += np.outer(d_scores, query) * scale
-            dv[entry, group, keys] += np.outer(weights, g)
+            dv[entry, group, keys] += np.outer(attention, g)
             d_bias[entry, head, i, keys] = d_scores
     return Outcome(heads, dq, dk, dv, None if own_bias is None else _sum_to(d_bias, own_bias.shape))
 

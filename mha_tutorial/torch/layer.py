@@ -199,6 +199,13 @@ class MultiHeadAttention(nn.Module):
         """
         q, k, v, visible, bias = self._project(queries, keys, values, visible, bias, positions)
         heads = self._attend(q, k, v, visible, bias)
+        scores, attention = self._scores_and_attention(q, k, v, visible, bias)
+        batch = queries.shape[:-2]
+        steps = (x.reshape(*batch, *x.shape[1:]) for x in (q, k, v, scores, attention, heads))
+        return Trace._make((*steps, self._merge(heads, batch)))
+
+    def _scores_and_attention(self, q: Tensor, k: Tensor, v: Tensor, visible, bias) -> tuple[Tensor, Tensor]:
+        """What the kernel keeps to itself: computed beside one of this package, found out from another."""
         known, bound = unwrap(self.kernel)
         if known is None:
             identity = torch.eye(k.shape[2], dtype=v.dtype, device=v.device).expand(*k.shape[:2], -1, -1)
@@ -208,9 +215,7 @@ class MultiHeadAttention(nn.Module):
             scale = bound.get("scale") if self.scale is None else self.scale
             scores, hidden = masked_scores(q, k, visible, bias, self.d_k**-0.5 if scale is None else scale)
             attention = softmax(scores, hidden)
-        batch = queries.shape[:-2]
-        steps = (x.reshape(*batch, *x.shape[1:]) for x in (q, k, v, scores, attention, heads))
-        return Trace._make((*steps, self._merge(heads, batch)))
+        return scores, attention
 
     def _project(self, queries: Tensor, keys: Tensor | None, values: Tensor | None, visible, bias, positions):
         """What the kernel takes: tensors with one batch axis and one for the heads, extra keys included."""
@@ -231,25 +236,8 @@ class MultiHeadAttention(nn.Module):
         return q, k, v, visible, bias
 
     def _prepared(self, q: Tensor, k: Tensor, queries: Tensor, keys: Tensor, positions) -> tuple[Tensor, Tensor]:
-        batch = tuple(queries.shape[:-2])
-        lengths = {"queries": queries.shape[-2], "keys": keys.shape[-2]}
-        alone = keys is queries
-        if positions is None:
-            made = tuple(torch.arange(length, device=q.device) for length in lengths.values())
-            positions = made[0] if alone else made
-        elif alone and not isinstance(positions, tuple):
-            _checks.check_positions("positions", positions, batch, lengths["queries"])
-            positions = _of_one_batch_axis(positions, batch)
-        elif not isinstance(positions, tuple) or len(positions) != 2:
-            raise ValueError(
-                "MultiHeadAttention: positions must be a pair where the keys are not the queries, "
-                f"(of the queries, of the keys), got {type(positions).__name__}"
-            )
-        else:
-            for given, (name, length) in zip(positions, lengths.items(), strict=True):
-                _checks.check_positions(f"positions of the {name}", given, batch, length)
-            positions = tuple(_of_one_batch_axis(given, batch) for given in positions)
-        if self.prepare is None:
+        positions = _read_positions(positions, queries, keys, q.device)
+        if self.prepare is None:  # given positions are checked all the same
             return q, k
         made = self.prepare(q, k, positions)
         _checks.check_prepared(made, q, k)
@@ -377,6 +365,28 @@ def _split(projected: Tensor, width: int) -> Tensor:
     *batch, n, together = projected.shape
     b = batch[0] if len(batch) == 1 else math.prod(batch)
     return projected.reshape(b, n, together // width, width).transpose(1, 2)
+
+
+def _read_positions(positions, queries: Tensor, keys: Tensor, device: torch.device) -> Positions:
+    """What `prepare` is told: the positions given, with one batch axis, or the places in the sequence."""
+    batch = tuple(queries.shape[:-2])
+    lengths = {"queries": queries.shape[-2], "keys": keys.shape[-2]}
+    alone = keys is queries
+    if positions is None:
+        of_queries, of_keys = (torch.arange(length, device=device) for length in lengths.values())
+        return of_queries if alone else (of_queries, of_keys)
+    if alone and not isinstance(positions, tuple):
+        _checks.check_positions("positions", positions, batch, lengths["queries"])
+        return _of_one_batch_axis(positions, batch)
+    if not isinstance(positions, tuple) or len(positions) != 2:
+        raise ValueError(
+            "MultiHeadAttention: positions must be a pair where the keys are not the queries, "
+            f"(of the queries, of the keys), got {type(positions).__name__}"
+        )
+    for given, (name, length) in zip(positions, lengths.items(), strict=True):
+        _checks.check_positions(f"positions of the {name}", given, batch, length)
+    of_queries, of_keys = (_of_one_batch_axis(given, batch) for given in positions)
+    return of_queries, of_keys
 
 
 def _of_one_batch_axis(positions: Tensor, batch: tuple[int, ...]) -> Tensor:

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from ..masks import And, Causal, Documents, Mask, Not, Or, Padding, Prefix, Window, offset
 
-Positions = Callable[[Tensor, Tensor, Tensor], Tensor]  # entries of the batch, queries, keys -> visible
+MaskMod = Callable[[Tensor, Tensor, Tensor], Tensor]  # entries of the batch, queries, keys -> visible
 
 
-def mask_mod(mask: Mask, b: int, n: int, m: int, device: torch.device) -> Positions:
+def mask_mod(mask: Mask, b: int, n: int, m: int, device: torch.device) -> MaskMod:
     """Turn a structured mask into a function of positions, which broadcasts: the form `flex` takes.
 
     Raises
@@ -29,7 +29,7 @@ def mask_mod(mask: Mask, b: int, n: int, m: int, device: torch.device) -> Positi
             [1, 1, 1]], dtype=torch.int32)
     """
 
-    def inner(rule: Mask) -> Positions:
+    def inner(rule: Mask) -> MaskMod:
         return mask_mod(rule, b, n, m, device)
 
     match mask:
@@ -128,11 +128,11 @@ def visible_key_range(mask: Mask, start: int, stop: int, n: int, m: int) -> tupl
         case Padding() | Prefix() if not torch.compiler.is_compiling():  # lengths are an input of a compiled graph
             return 0, _within(int(mask.lengths.max(initial=0)), m)
         case Documents() if not torch.compiler.is_compiling() and not torch.jit.is_tracing():
-            return _reach_of_documents(mask, start, stop, n, m)
+            return _key_range_of_documents(mask, start, stop, n, m)
     return 0, m
 
 
-def _reach_of_documents(mask: Documents, start: int, stop: int, n: int, m: int) -> tuple[int, int]:
+def _key_range_of_documents(mask: Documents, start: int, stop: int, n: int, m: int) -> tuple[int, int]:
     """The first key and the end of the documents that queries from `start` up to `stop` belong to."""
     ends = np.cumsum(mask.lengths, axis=-1).reshape(-1, mask.lengths.shape[-1])
     starts = ends - mask.lengths.reshape(ends.shape)

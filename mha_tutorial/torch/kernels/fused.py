@@ -47,11 +47,11 @@ def fused(
     overflows, at a key that only some queries may see, reaches the others too. Choose ``guarded(fused)`` or
     `naive` if that may happen.
 
-    **Large scores.** The backend's backward pass recovers the weights from the logarithm of their sum, which is
-    lost beside a large score: among m equal scores of 1e8, or in a row whose every bias is -1e9, the gradients of
-    the values are up to m times too large. In eager mode on a CPU, where gradients are asked for, inputs whose
-    scores could exceed 2¹³, bias included, go to `online`; below that the weights are off by up to
-    ``|score| · 6e-8``. Elsewhere choose `online` or ``guarded(fused)``.
+    **Large scores.** The backend's backward pass recovers the attention weights from the logarithm of their sum,
+    which is lost beside a large score: among m equal scores of 1e8, or in a row whose every bias is -1e9, the
+    gradients of the values are up to m times too large. In eager mode on a CPU, where gradients are asked for,
+    inputs whose scores could exceed 2¹³, bias included, go to `online`; below that the attention weights are off
+    by up to ``|score| · 6e-8``. Elsewhere choose `online` or ``guarded(fused)``.
 
     Under the transforms of ``torch.func`` `online` computes, which they can transform any number of times.
 
@@ -272,7 +272,7 @@ def _prepare(q: Tensor, k: Tensor, v: Tensor, visible, bias: Tensor | None) -> _
 
 
 def _all_visible(mask: Mask, b: int, n: int, m: int, keys: slice) -> bool:
-    """Whether every query sees all keys of its reach: one query under a triangle, or sequences of one length."""
+    """Whether every query sees all keys of the range: one query under a triangle, or sequences of one length."""
     if isinstance(mask, Causal):
         return n == 1
     if isinstance(mask, Padding) and not torch.compiler.is_compiling():

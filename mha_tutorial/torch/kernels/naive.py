@@ -82,7 +82,7 @@ def masked_scores(q: Tensor, k: Tensor, visible, bias: Tensor | None, scale: flo
 
 
 def softmax(scores: Float[Tensor, "b h n m"], hidden: Tensor | None = None) -> Float[Tensor, "b h n m"]:
-    """Turn each query's scores into weights: exactly zero where hidden, and all zero where all is hidden."""
+    """Turn each query's scores into attention: exactly zero where hidden, and all zero where all is hidden."""
     if hidden is None:
         return scores.softmax(dim=-1)
     return _with_something_to_see(scores, hidden)[0].softmax(dim=-1).masked_fill(hidden, 0)

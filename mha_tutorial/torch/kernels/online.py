@@ -50,7 +50,7 @@ def online(
     Raises
     ------
     NotImplementedError
-        For dropout: the second computation of a tile would have to drop the same weights. In ``torch.jit.trace``,
+        For dropout: the second computation of a tile would have to drop the same entries. In ``torch.jit.trace``,
         and in ``torch.export`` with a dynamic length: the number of tiles would be that of the example.
     ValueError
         If `block` is below 1.
@@ -226,18 +226,18 @@ def _backward(problem: _Problem, heads, largest, total, d_heads, d_total, for_bi
     dv: dict[int, Tensor] = {}
     d_bias: dict[tuple[int, int], Tensor] = {}
     for queries, tiles in problem.tiles():
-        asking, here, *saved = (tokens_of(x, queries) for x in (q, d_heads, heads, largest, total))
+        q_block, d_block, *saved = (tokens_of(x, queries) for x in (q, d_heads, heads, largest, total))
         added = None if d_total is None else tokens_of(d_total, queries)
-        d_asking = torch.zeros_like(asking)
-        for tile, attention, d_scores in _through_softmax(tiles, v, saved, here, added, tame):
+        dq_block = torch.zeros_like(q_block)
+        for tile, attention, d_scores in _through_softmax(tiles, v, saved, d_block, added, tame):
             start = tile.keys.start
-            _add(dv, start, spread_back(attention, here, None if tame else tile.hidden(), h_kv))
-            _add(dk, start, spread_back(d_scores, asking, None, h_kv))
-            d_asking = d_asking + grouped_matmul(d_scores, tokens_of(k, tile.keys))
+            _add(dv, start, spread_back(attention, d_block, None if tame else tile.hidden(), h_kv))
+            _add(dk, start, spread_back(d_scores, q_block, None, h_kv))
+            dq_block = dq_block + grouped_matmul(d_scores, tokens_of(k, tile.keys))
             if for_bias and bias is not None:
                 place = queries.start if bias.shape[-2] > 1 else 0, start if bias.shape[-1] > 1 else 0
                 _add(d_bias, place, d_scores.sum_to_size(_with_four_axes(tile.cut(bias)).shape))
-        dq.append(d_asking)
+        dq.append(dq_block)
     return (
         torch.cat(dq, dim=2) if dq else torch.zeros_like(q),
         _whole(dk, k, problem.block),
@@ -249,7 +249,7 @@ def _backward(problem: _Problem, heads, largest, total, d_heads, d_total, for_bi
 def _through_softmax(
     tiles: list[_Tile], v: Tensor, saved: list[Tensor], d_heads: Tensor, d_total: Tensor | None, tame: bool
 ) -> Iterator[tuple[_Tile, Tensor, Tensor]]:
-    """For each tile of a block of queries: its weights, and the gradient of its scores.
+    """For each tile of a block of queries: its attention, and the gradient of its scores.
 
     It is the weight times the difference between the weight's own gradient and the weighted mean of those of the
     row. Where one tile is the whole row, the mean is computed from it. Where there are several, it is the inner

@@ -35,7 +35,7 @@ def clean(x: Float[Tensor, "b h n d"]) -> Clean:
 
 
 def settle(v: Float[Tensor, "b h m d"]) -> Float[Tensor, "b h m d"]:
-    """Make NaN of an infinite value, since an average of infinities is infinite by luck."""
+    """Make NaN of an infinite value, since an average of infinities is infinite or NaN by their signs."""
     return v if is_eager(v) and all_finite(v) else replace(v, v.isinf(), torch.nan)
 
 
@@ -119,7 +119,7 @@ def weigh(
     v: Float[Tensor, "b h_kv m d_v"],
     hidden: Bool[Tensor, "#b #h #n #m"] | None,
 ) -> Float[Tensor, "b h n d_v"]:
-    """Average the values by weights that are zero where hidden; nothing hidden passes, in either direction."""
+    """Average the values by attention that is zero where hidden; nothing hidden passes, in either direction."""
     if hidden is None:
         return grouped_matmul(attention, v)
     if is_differentiated(attention, v) and not torch.jit.is_tracing():
@@ -128,7 +128,7 @@ def weigh(
 
 
 class _Weigh(torch.autograd.Function):
-    """The product of weights and values. Its derivatives are products of the same kind."""
+    """The product of attention and values. Its derivatives are products of the same kind."""
 
     @staticmethod
     def forward(attention, v, hidden):
@@ -141,7 +141,7 @@ class _Weigh(torch.autograd.Function):
     @staticmethod
     def backward(ctx, d_heads):
         attention, v, hidden = ctx.saved_tensors
-        d_attention = grouped_matmul(d_heads, v.transpose(-2, -1))  # masked where the weights come from
+        d_attention = grouped_matmul(d_heads, v.transpose(-2, -1))  # masked where the attention comes from
         return d_attention, spread_back(attention, d_heads, hidden, v.shape[1]), None
 
 
