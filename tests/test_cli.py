@@ -669,10 +669,8 @@ def test_the_command_runs_in_any_thread(bert):
 
 
 def test_the_extra_is_asked_for_where_it_is_missing(bert, capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
-    message = (
-        "safetensors.numpy is missing; reading and writing files needs it: pip install 'mha-tutorial[convert]'"
-    )
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    message = 'reading and writing files needs safetensors: pip install "mha-tutorial[convert]"'
     assert_refused(f"{CONVERT} --heads 3", message, capsys)
 
 

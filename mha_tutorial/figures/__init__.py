@@ -1,8 +1,12 @@
 """The figures of the book: each function draws into one Axes, from a `Trace` or from plain arrays."""
 
-from .attention import draw_attention, draw_hull, draw_lookup, draw_moves
-from .curves import draw_bars, draw_curves, draw_distributions, draw_lines, draw_weights
-from .heads import (
+from .._extras import require
+
+require("mha_tutorial.figures", "matplotlib")
+
+from .attention import draw_attention, draw_hull, draw_lookup, draw_moves  # noqa: E402
+from .curves import draw_bars, draw_curves, draw_distributions, draw_lines, draw_weights  # noqa: E402
+from .heads import (  # noqa: E402
     draw_contributions,
     draw_conventions,
     draw_coordinates,
@@ -18,9 +22,9 @@ from .heads import (
     draw_two_averages,
     draw_two_heads,
 )
-from .overview import draw_block, draw_layer, draw_sizes
-from .style import head_color
-from .tensors import draw_memory, draw_shapes, draw_visible
+from .overview import draw_block, draw_layer, draw_sizes  # noqa: E402
+from .style import head_color  # noqa: E402
+from .tensors import draw_memory, draw_shapes, draw_visible  # noqa: E402
 
 __all__ = [
     "draw_attention",

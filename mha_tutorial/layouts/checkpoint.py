@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy import ndarray as Array
 
+from .._extras import require
+
 PICKLES = (".bin", ".ckpt", ".pickle", ".pkl", ".pt", ".pth")
 
 
@@ -119,7 +121,7 @@ def _from_bfloat16(name: str, tensor: Any) -> Array:
     except ImportError as error:
         raise ImportError(
             f"{name} is bfloat16, which NumPy does not have: {EXACT} (tensor.float()), or move it as it is with "
-            "pip install 'mha-tutorial[convert]'"
+            'pip install "mha-tutorial[convert]"'
         ) from error
     return tensor.detach().cpu().view(torch.int16).numpy().view(bfloat16)
 
@@ -170,11 +172,8 @@ def _checked(path: str | os.PathLike) -> Path:
 
 
 def _safetensors():
-    try:
-        import ml_dtypes  # noqa: F401 (it teaches NumPy bfloat16)
-        import safetensors.numpy
-    except ImportError as error:
-        raise ImportError(
-            f"{error.name} is missing; reading and writing files needs it: pip install 'mha-tutorial[convert]'"
-        ) from error
+    require("reading and writing files", "ml_dtypes", "safetensors")
+    import ml_dtypes  # noqa: F401 (it teaches NumPy bfloat16)
+    import safetensors.numpy
+
     return safetensors

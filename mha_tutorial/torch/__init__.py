@@ -1,6 +1,10 @@
 """Multi-head attention in PyTorch, on CPU and GPU."""
 
-import torch as _torch
+from .._extras import require
+
+require("mha_tutorial.torch", "torch")
+
+import torch as _torch  # noqa: E402
 
 # The vectorised functions of PyTorch on a CPU choose their code when they are first called. Where two threads make
 # that first call at once, the result can be wrong by 1e-9 (pytorch issue 188792), so one thread makes it here.
