@@ -462,7 +462,7 @@ def test_rotary_scores_are_the_same_in_both_orders(rng):
     assert_close(row.multi_head(x, x, x, weights, score=rotary).scores, expected)
     hugging = {f"{p}_proj.weight": array for p, array in zip("qkvo", stored.values(), strict=True)}
     unmoved = row.multi_head(x, x, x, load(hugging, "llama", h=h).T, score=rotary).scores
-    assert np.linalg.norm(unmoved - expected) > 0.1 * np.linalg.norm(expected)  # rows in the other order: other scores
+    assert np.linalg.norm(unmoved - expected) > 0.1 * np.linalg.norm(expected)  # other scores
 
 
 # --- checkpoints --------------------------------------------------------------------------------------------------
