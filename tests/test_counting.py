@@ -101,6 +101,31 @@ def test_bytes_are_those_of_the_trace(dtype, rng):
     assert counting.activation_bytes(weights, N) == counting.activation_bytes(weights, N, N)
 
 
+def test_cache_holds_the_keys_and_values_of_the_trace(rng):
+    weights = ColumnWeights.random(rng, **SIZES)
+    trace = MultiHeadAttention(weights).trace(np.ones((N, D_MODEL)), np.ones((M, D_MODEL)))
+    assert counting.cache_bytes(weights, M) == trace.keys.nbytes + trace.values.nbytes
+    assert counting.cache_bytes(weights.T, M, dtype=np.float16) == (trace.keys.nbytes + trace.values.nbytes) // 4
+    assert counting.cache_bytes(weights, 0) == 0
+
+
+def test_sharing_keys_and_values_divides_the_cache():
+    sizes = {h_kv: counting.cache_bytes(counting.shape_only_weights(512, 8, h_kv=h_kv), 1) for h_kv in (8, 2, 1)}
+    assert sizes[8] == 4 * sizes[2] == 8 * sizes[1] == 2 * 512 * 4
+
+
+@pytest.mark.equation("eq-crossover")
+def test_in_a_whole_block_the_quadratic_part_overtakes_at_six_times_the_width():
+    """With the MLP, whose two matrices of d by 4 d take 8 d^2 for each token; later under a causal mask."""
+    d = 64
+    layer = counting.shape_only_weights(d, h=8)
+    for visible, n, tolerance in ((None, 6 * d, 0), (Causal(), 12 * d, 2 / (12 * d))):
+        costs = counting.multiply_adds(layer, n, visible=visible)
+        quadratic = costs.scores + costs.averages
+        linear = costs.total - quadratic + 8 * n * d**2
+        assert quadratic == pytest.approx(linear, rel=tolerance)
+
+
 def test_shape_only_weights_take_no_memory_and_are_like_drawn_ones(rng):
     empty, drawn = counting.shape_only_weights(**SIZES), ColumnWeights.random(rng, **SIZES)
     for name, array in drawn.arrays().items():

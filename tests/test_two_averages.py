@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from mha_tutorial import ColumnWeights
+from mha_tutorial import RowWeights
 from mha_tutorial.examples import two_averages
-from mha_tutorial.reference import column
+from mha_tutorial.reference import row
 
 TASKS = {
     "two tokens": (np.array([1.0, 0.0]), np.array([0.0, 1.0])),
@@ -25,10 +25,10 @@ def test_two_heads_do_the_task(first, second):
 
 @tasks
 def test_the_answer_is_the_two_averages(first, second, rng):
-    contents = rng.normal(size=(2, len(first)))
+    contents = rng.normal(size=(len(first), 2))
     query, keys = two_averages.inputs(len(first))
-    answer = column.multi_head(query, keys, contents, two_averages.two_heads(first, second)).output
-    np.testing.assert_allclose(answer[:, 0], [contents[0] @ first, contents[1] @ second], rtol=1e-12)
+    answer = row.multi_head(query, keys, contents, two_averages.two_heads(first, second)).output
+    np.testing.assert_allclose(answer[0], [contents[:, 0] @ first, contents[:, 1] @ second], rtol=1e-12)
 
 
 @tasks
@@ -36,16 +36,16 @@ def test_error_is_the_mean_over_random_contents(first, second):
     """The exact error lies within five standard errors of an average over 40,000 random tokens."""
     rng = np.random.default_rng(11)
     m = len(first)
-    weights = ColumnWeights(
-        rng.normal(size=(1, 3, 1)),
-        rng.normal(size=(1, 3, m)),
+    weights = RowWeights(
+        rng.normal(size=(1, 1, 3)),
+        rng.normal(size=(1, m, 3)),
         rng.normal(size=(1, 2, 2)),
         rng.normal(size=(1, 2, 2)),
     )
-    contents = rng.normal(size=(40_000, 2, m))
+    contents = rng.normal(size=(40_000, m, 2))
     query, keys = (np.broadcast_to(x, (40_000, *x.shape)) for x in two_averages.inputs(m))
-    answers = column.multi_head(query, keys, contents, weights).output[..., 0]
-    wanted = np.stack([contents[:, 0] @ first, contents[:, 1] @ second], axis=1)
+    answers = row.multi_head(query, keys, contents, weights).output[:, 0]
+    wanted = np.stack([contents[..., 0] @ first, contents[..., 1] @ second], axis=1)
     squared = np.square(answers - wanted).sum(axis=1)
     assert abs(squared.mean() - two_averages.error(weights, first, second)) < 5 * squared.std() / 200
 
@@ -87,13 +87,19 @@ def test_no_single_head_drawn_at_random_is_better_than_stated(first, second):
     stated, m = two_averages.best_single_head_error(first, second), len(first)
     rng = np.random.default_rng(5)
     for _ in range(200):
-        weights = ColumnWeights(
+        weights = RowWeights(
             np.ones((1, 1, 1)),
-            3 * rng.normal(size=(1, 1, m)),
+            3 * rng.normal(size=(1, m, 1)),
             rng.normal(size=(1, 2, 2)),
             rng.normal(size=(1, 2, 2)),
         )
         assert two_averages.error(weights, first, second) >= stated
+
+
+@tasks
+def test_the_error_is_the_same_in_both_conventions(first, second, rng):
+    weights = RowWeights(*(rng.normal(size=(1, rows, 2)) for rows in (1, len(first), 2, 2)))
+    assert two_averages.error(weights, first, second) == two_averages.error(weights.T, first, second)
 
 
 @pytest.mark.equation("eq-one-head-error")
@@ -103,8 +109,8 @@ def test_two_tokens_are_missed_by_one_however_the_head_looks():
     for a in (0.1, 0.5, 0.8):
         b = 1 - a
         both = a**2 + b**2
-        weights = ColumnWeights(
-            np.ones((1, 1, 1)), np.log([[[a, b]]]), np.eye(2)[None], np.diag([a / both, b / both])[None]
+        weights = RowWeights(
+            np.ones((1, 1, 1)), np.log([[[a], [b]]]), np.eye(2)[None], np.diag([a / both, b / both])[None]
         )
         stated = two_averages.best_single_head_error(first, second)
         assert two_averages.error(weights, first, second) == pytest.approx(stated, rel=1e-12)

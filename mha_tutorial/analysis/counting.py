@@ -230,3 +230,29 @@ def activation_bytes(weights: ColumnWeights | RowWeights, n: int, m: int | None 
         output=n * weights.d_model,
     )
     return Costs(*(weights.dtype.itemsize * number for number in numbers))
+
+
+def cache_bytes(weights: ColumnWeights | RowWeights, m: int, dtype=None) -> int:
+    """How many bytes the keys and values of `m` tokens take, which one layer keeps while a text is written.
+
+    Parameters
+    ----------
+    m
+        The number of tokens kept.
+    dtype
+        The type in which they are kept, that of the weights if left out.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the length is not a whole number, or negative.
+
+    Examples
+    --------
+    >>> llama_3_8b = shape_only_weights(4096, h=32, h_kv=8, bias=False)
+    >>> 32 * cache_bytes(llama_3_8b, m=8192, dtype=np.float16) / 2**30
+    1.0
+    """
+    convention_of(weights)
+    itemsize = np.dtype(weights.dtype if dtype is None else dtype).itemsize
+    return count("m", m, least=0) * weights.h_kv * (weights.d_k + weights.d_v) * itemsize

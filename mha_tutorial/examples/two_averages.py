@@ -9,16 +9,16 @@ import numpy as np
 from jaxtyping import Float
 from numpy import ndarray as Array
 
-from ..reference import column
-from ..weights import ColumnWeights
+from ..reference import row
+from ..weights import ColumnWeights, RowWeights
 
 
 def inputs(m: int) -> tuple[Float[Array, "1 1"], Float[Array, "m m"]]:
-    """What asks and what is compared, as columns: one query that is always the same, and a key per place."""
+    """What asks and what is compared, as rows: one query that is always the same, and a key per place."""
     return np.ones((1, 1)), np.eye(m)
 
 
-def two_heads(first: Float[Array, " m"], second: Float[Array, " m"]) -> ColumnWeights:
+def two_heads(first: Float[Array, " m"], second: Float[Array, " m"]) -> RowWeights:
     """A layer that does the task: each head attends with one set of weights and passes on one number.
 
     A score is the logarithm of the weight it is to give; -100 stands for the logarithm of zero.
@@ -36,15 +36,19 @@ def two_heads(first: Float[Array, " m"], second: Float[Array, " m"]) -> ColumnWe
     """
     _check_averages(first, second)
     wanted = np.stack([first, second])
-    if not np.allclose(wanted.sum(axis=1), 1):
-        raise ValueError(f"the weights of an average must sum to one, got sums {wanted.sum(axis=1).tolist()}")
+    sums = wanted.sum(axis=1)
+    if not np.allclose(sums, 1):
+        raise ValueError(f"the weights of an average must sum to one, got sums {sums.tolist()}")
     scores = np.log(wanted, out=np.full(wanted.shape, -100.0), where=wanted > 0)
-    return ColumnWeights(
-        W_q=np.ones((2, 1, 1)), W_k=scores[:, None, :], W_v=np.eye(2)[:, None, :], W_o=np.eye(2)[:, :, None]
+    return RowWeights(
+        W_q=np.ones((2, 1, 1)),  # the query is always 1
+        W_k=scores[:, :, None],  # so that the keys are the scores
+        W_v=np.eye(2)[:, :, None],  # head 1 reads first numbers, head 2 second ones
+        W_o=np.eye(2)[:, None, :],  # and writes them into the first output, and the second
     )
 
 
-def error(weights: ColumnWeights, first: Float[Array, " m"], second: Float[Array, " m"]) -> float:
+def error(weights: RowWeights | ColumnWeights, first: Float[Array, " m"], second: Float[Array, " m"]) -> float:
     """The mean squared error of a layer on the task, when all numbers are independent with variance one.
 
     Exact: the layer's answer is linear in what the tokens hold, so its error is the sum of its squared
@@ -58,16 +62,17 @@ def error(weights: ColumnWeights, first: Float[Array, " m"], second: Float[Array
     Examples
     --------
     >>> rng, half = np.random.default_rng(0), np.array([0.5, 0.5])
-    >>> nothing = ColumnWeights(np.zeros((1, 1, 1)), np.zeros((1, 1, 2)), np.zeros((1, 1, 2)), np.zeros((1, 2, 1)))
+    >>> nothing = RowWeights(np.zeros((1, 1, 1)), np.zeros((1, 2, 1)), np.zeros((1, 2, 1)), np.zeros((1, 1, 2)))
     >>> float(error(nothing, half, half))
     1.0
     """
     _check_averages(first, second)
+    by_rows = weights.T if isinstance(weights, ColumnWeights) else weights
     m = len(first)
     query, keys = (np.broadcast_to(x, (2 * m, *x.shape)) for x in inputs(m))
-    contents = np.eye(2 * m).reshape(2 * m, 2, m)  # in each, one of the 2 m numbers is one
-    answers = column.multi_head(query, keys, contents, weights).output[..., 0]
-    wanted = np.stack([(contents[:, 0] * first).sum(axis=1), (contents[:, 1] * second).sum(axis=1)], axis=1)
+    contents = np.eye(2 * m).reshape(2 * m, m, 2)  # in each, one of the 2 m numbers is one
+    answers = row.multi_head(query, keys, contents, by_rows).output[..., 0, :]
+    wanted = np.stack([contents[..., 0] @ first, contents[..., 1] @ second], axis=1)
     return float(np.square(answers - wanted).sum())
 
 

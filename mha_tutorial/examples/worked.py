@@ -8,7 +8,7 @@ import numpy as np
 from numpy import ndarray as Array
 
 from ..trace import Trace
-from ..weights import ColumnWeights, RowWeights
+from ..weights import RowWeights
 
 
 def toy() -> tuple[Array, RowWeights]:
@@ -123,7 +123,7 @@ def bank_layer(words: Words) -> tuple[Array, RowWeights]:
 
 
 class ExactLayer(NamedTuple):
-    """A whole layer and its input in fractions, in the column convention; sizes are all different.
+    """A whole layer and its input in fractions, in the row convention; sizes are all different.
 
     Queries meet keys in a base-two softmax: a score `a` has the weight ``2**a`` over the sum of those
     of all keys. This is the ordinary softmax of ``a log(2)``, so the layer is an ordinary one whose
@@ -146,22 +146,22 @@ class ExactLayer(NamedTuple):
 
         The weights are powers of two over their sum, :eq:`eq-powers-of-two`.
         """
-        queries = self.W_q @ self.X + self.b_q[:, :, None]
-        keys = self.W_k @ self.memory + self.b_k[:, :, None]
-        values = self.W_v @ self.memory + self.b_v[:, :, None]
-        scores = keys.mT @ queries / math.isqrt(self.W_q.shape[1])
+        queries = self.X @ self.W_q + self.b_q[:, None, :]
+        keys = self.memory @ self.W_k + self.b_k[:, None, :]
+        values = self.memory @ self.W_v + self.b_v[:, None, :]
+        scores = queries @ keys.mT / math.isqrt(self.W_q.shape[-1])
         powers = np.vectorize(lambda a: Fraction(2) ** a, otypes=[object])(scores)
-        attention = powers / powers.sum(axis=1, keepdims=True)
-        heads = values @ attention
-        output = (self.W_o @ heads).sum(axis=0) + self.b_o[:, None]
+        attention = powers / powers.sum(axis=-1, keepdims=True)
+        heads = attention @ values
+        output = (heads @ self.W_o).sum(axis=0) + self.b_o
         return Trace(queries, keys, values, scores, attention, heads, output)
 
-    def floats(self) -> tuple[Array, Array, ColumnWeights]:
+    def floats(self) -> tuple[Array, Array, RowWeights]:
         """The same input, memory and layer in floating point, ``log(2)`` put where it belongs."""
         arrays = {name: array.astype(float) for name, array in self._asdict().items()}
         X, memory = arrays.pop("X"), arrays.pop("memory")
         arrays |= {name: math.log(2) * arrays[name] for name in ("W_q", "b_q")}
-        return X, memory, ColumnWeights(**arrays)
+        return X, memory, RowWeights(**arrays)
 
 
 def exact() -> ExactLayer:
@@ -173,31 +173,31 @@ def exact() -> ExactLayer:
     Examples
     --------
     >>> trace = exact().trace()
-    >>> [str(weight) for weight in trace.attention[0, :, 0]]
+    >>> [str(weight) for weight in trace.attention[0, 0]]
     ['1/4', '1/4', '1/16', '1/8', '1/16', '1/4']
     >>> str(trace.output[0, 0])
     '-295/112'
     """
     return ExactLayer(
-        X=_fractions("0 1 1 / 1 0 1 / 0 0 1 / 1 0 0 / 0 1 0 / 1 1 1 / 1 1 0"),
+        X=_fractions("0 1 0 1 0 1 1 / 1 0 0 0 1 1 1 / 1 1 1 0 0 1 0"),
         memory=_fractions(
-            "0 0 0 0 0 1 / 0 0 1 1 1 0 / 1 1 0 1 0 1 / 1 1 1 1 1 1 / 1 1 0 0 1 1 / 0 1 1 0 0 1 / 1 1 0 1 0 1"
+            "0 0 1 1 1 0 1 / 0 0 1 1 1 1 1 / 0 1 0 1 0 1 0 / 0 1 1 1 0 0 1 / 0 1 0 1 1 0 0 / 1 0 1 1 1 1 1"
         ),
         W_q=_fractions(
-            "0 0 0 0 0 -1 0 / 0 0 0 0 1 0 0 / 0 1 1 0 1 0 0 / -1 0 1 0 1 -1 0",
-            "0 0 1 1 0 0 0 / 1 0 0 -1 0 0 -1 / 0 1 0 0 0 0 0 / 0 0 0 0 -1 1 -1",
+            "0 0 0 -1 / 0 0 1 0 / 0 0 1 1 / 0 0 0 0 / 0 1 1 1 / -1 0 0 -1 / 0 0 0 0",
+            "0 1 0 0 / 0 0 1 0 / 1 0 0 0 / 1 -1 0 0 / 0 0 0 -1 / 0 0 0 1 / 0 -1 0 -1",
         ),
         W_k=_fractions(
-            "0 -2 0 0 -2 0 0 / 0 0 0 0 2 0 -2 / 0 -2 0 2 0 0 0 / 0 0 -2 -2 2 0 0",
-            "0 0 2 0 2 0 -2 / 0 2 0 0 0 0 0 / 0 2 -2 0 0 0 -2 / -2 -2 0 -2 2 0 0",
+            "0 0 0 0 / -2 0 -2 0 / 0 0 0 -2 / 0 0 2 -2 / -2 2 0 2 / 0 0 0 0 / 0 -2 0 0",
+            "0 0 0 -2 / 0 2 2 -2 / 2 0 -2 0 / 0 0 0 -2 / 2 0 0 2 / 0 0 0 0 / -2 0 -2 0",
         ),
         W_v=_fractions(
-            "1 0 -1 0 0 1 0 / 0 1 0 1 -1 2 0 / 1 1 0 0 0 0 0 / 0 2 0 0 0 0 2 / 1 0 -1 -1 2 1 0",
-            "0 0 0 0 0 -1 0 / 0 0 0 -1 0 -1 0 / 1 -1 -1 0 1 -1 -1 / 2 0 0 0 1 -1 -1 / 2 0 0 0 0 -1 2",
+            "1 0 1 0 1 / 0 1 1 2 0 / -1 0 0 0 -1 / 0 1 0 0 -1 / 0 -1 0 0 2 / 1 2 0 0 1 / 0 0 0 2 0",
+            "0 0 1 2 2 / 0 0 -1 0 0 / 0 0 -1 0 0 / 0 -1 0 0 0 / 0 0 1 1 0 / -1 -1 -1 -1 -1 / 0 0 -1 -1 2",
         ),
         W_o=_fractions(
-            "-1 -1 0 0 -1 / 1 0 1 0 0 / 0 -1 0 1 1 / 0 1 0 0 -1 / -1 0 0 0 1 / 1 -1 -1 0 0 / 0 1 0 0 0",
-            "-1 1 1 0 1 / 0 1 0 0 -1 / 1 -1 0 0 0 / 1 0 -1 0 -1 / 0 0 1 1 1 / 0 0 1 0 1 / 1 1 0 0 0",
+            "-1 1 0 0 -1 1 0 / -1 0 -1 1 0 -1 1 / 0 1 0 0 0 -1 0 / 0 0 1 0 0 0 0 / -1 0 1 -1 1 0 0",
+            "-1 0 1 1 0 0 1 / 1 1 -1 0 0 0 1 / 1 0 0 -1 1 1 0 / 0 0 0 0 1 0 0 / 1 -1 0 -1 1 1 0",
         ),
         b_q=_fractions("0 0 1 0 / 0 0 -1 0"),
         b_k=_fractions("0 0 -2 0 / -2 0 2 0"),

@@ -10,6 +10,7 @@ from numpy import ndarray as Array
 
 from ..trace import Trace
 from ..weights import ColumnWeights, RowWeights
+from .curves import draw_curves
 from .style import KEY, NEUTRAL, OUTPUT, QUERY, VALUE, draw_grid, frame, head_color, name_grid
 
 GAP = 1.4  # between the factors of a product, in cells
@@ -60,22 +61,22 @@ def draw_cross_attention(queries: Sequence[str], memory: Sequence[str], attentio
     n, m = attention.shape
     draw_grid(attention, 0, 0, NEUTRAL, ax, weights=True)
     for i, word in enumerate(queries):
-        ax.text(-1.5, -i - 0.5, word, ha="right", va="center")
+        ax.text(-1.2, -i - 0.5, word, ha="right", va="center")
     for j, word in enumerate(memory):
         ax.text(j + 0.5, 1.4, word, ha="center", va="bottom")
     ax.text(m / 2, 2.15, "memory: the tokens that answer", ha="center", va="bottom")
-    ax.text(-2.3, 1.4, "the tokens\nthat ask", ha="center", va="bottom")
+    ax.text(-1.2, 0.1, "the tokens\nthat ask", ha="right", va="bottom")
     for tail, tip, color, text, place, anchor in (
-        ((-1.4, -n / 2), (-0.1, -n / 2), QUERY, "$W^Q$", (-0.75, -n / 2 + 0.15), "center"),
+        ((-1.1, -n / 2), (-0.1, -n / 2), QUERY, "$W^Q$", (-0.6, -n / 2 + 0.15), "center"),
         ((m / 2, 1.3), (m / 2, 0.1), KEY, "$W^K$", (m / 2 + 0.15, 0.45), "left"),
-        ((m, 1.3), (m + 2, -0.4), VALUE, "$W^V$", (m + 1.2, 0.6), "left"),
-        ((m + 0.1, -n / 2), (m + 1.1, -n / 2), OUTPUT, "", (0, 0), "left"),
+        ((m, 1.3), (m + 1.5, -0.6), VALUE, "$W^V$", (m + 0.9, 0.4), "left"),
+        ((m + 0.1, -n / 2), (m + 0.8, -n / 2), OUTPUT, "", (0, 0), "left"),
     ):
         ax.annotate("", tip, tail, arrowprops={"arrowstyle": "-|>", "color": color, "linewidth": 2.5})
         ax.text(*place, text, color=color, ha=anchor, va="bottom")
-    ax.text(m + 1.2, -n / 2, "averages\nof values", ha="left", va="center", color=OUTPUT)
+    ax.text(m + 0.9, -n / 2, "averages\nof values", ha="left", va="center", color=OUTPUT)
     ax.text(m / 2, -n - 0.15, f"weights, {n} × {m}:\neach row sums to 1", ha="center", va="top")
-    ax.set(xlim=(-3.2, m + 2.9), ylim=(-n - 1.2, 3.0), aspect="equal")
+    ax.set(xlim=(-2.8, m + 2.5), ylim=(-n - 1.2, 3.0), aspect="equal")
     ax.axis("off")
     return ax
 
@@ -510,15 +511,13 @@ def _square(x: float, y: float, color: str, ax: Axes) -> None:
     ax.add_patch(matplotlib.patches.Rectangle((x - 0.35, y - 0.35), 0.7, 0.7, facecolor=color))
 
 
-def draw_growth(x: Array, curves: dict[str, Array], colors: Sequence[str], ax: Axes) -> Axes:
-    """Draw curves over powers of two, both axes logarithmic, with their names above them."""
-    for (name, y), color in zip(curves.items(), colors, strict=True):
-        ax.plot(x, y, color=color, marker="o", markersize=4, label=name)
-    ax.set(xscale="log", yscale="log")
-    ax.set_xscale("log", base=2)
+def draw_growth(x: Array, curves: dict[str, Array], ax: Axes) -> Axes:
+    """Draw curves over powers of two, both axes logarithmic: equal steps are equal factors."""
+    draw_curves(x, curves, ax)
+    ax.autoscale(axis="y")
+    ax.set_yscale("log")
     ax.set_xticks(x, [f"{tick:,}" for tick in x])
     ax.minorticks_off()
-    ax.legend()
     return ax
 
 
