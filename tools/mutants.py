@@ -12,10 +12,10 @@ import argparse
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
-import time
 import tomllib
 from collections import Counter
 from pathlib import Path
@@ -66,10 +66,10 @@ def run(name: str, sample: int | None) -> bool:
     chosen = drawn(sorted(found), sample)
     left = [mutant for mutant in chosen if found[mutant] in ("not checked", "check was interrupted by user")]
     print(f"{name}: {len(chosen)} of {len(found)} mutants, {len(left)} of them to run", flush=True)
-    start = time.monotonic()
     if left:
-        mutmut(folder, "run", *left)
-        print(f"{name}: {(time.monotonic() - start) / len(left):.1f} s for each, on {os.cpu_count()} cores")
+        told = mutmut(folder, "run", *left)
+        rates = re.findall(r"([\d.]+) mutations/second", told) or sys.exit(told)
+        print(f"{name}: {rates[-1]} mutants a second, on {os.cpu_count()} cores")
     return report(folder, name, chosen)
 
 
