@@ -6,6 +6,7 @@ What the theme and the extensions get wrong in the HTML is put right here, page 
 import datetime
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -32,11 +33,17 @@ ENTRANCE = """<!DOCTYPE html>
 
 
 def setup(app):
+    app.connect("builder-inited", forget_listings)
     app.connect("html-page-context", add_facts)
     app.connect("html-page-context", repair_body)
     app.connect("html-collect-pages", copy_project_files)
     app.connect("build-finished", write_entrance)
     return {"parallel_read_safe": True, "parallel_write_safe": True, "version": "1"}
+
+
+def forget_listings(app):
+    """Have the pages with the package's source made anew: they are kept else, whatever became of the template."""
+    shutil.rmtree(Path(app.outdir) / "_modules", ignore_errors=True)
 
 
 def add_facts(app, pagename, templatename, context, doctree):

@@ -30,6 +30,8 @@
     return part.textContent.replace(/\s+/g, " ");
   };
 
+  addEventListener("load", () => document.querySelector(".bd-search-container input")?.focus());
+
   const performSearch = Search.performSearch;
   Search.performSearch = (query) => {
     performSearch(query);

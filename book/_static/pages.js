@@ -61,9 +61,9 @@
     box.setAttribute("aria-label", "Search");
     const others = [...document.body.children].filter((other) => other !== box && other.tagName !== "SCRIPT");
     let before = null;
+    box.addEventListener("focusin", ({ relatedTarget }) => (before ??= relatedTarget));
     new MutationObserver(() => {
       const open = box.classList.contains("show");
-      if (open && !before) before = document.activeElement === field ? document.body : document.activeElement;
       others.forEach((other) => (other.inert = open));
       if (open) field.focus();
       else {
@@ -71,9 +71,6 @@
         before = null;
       }
     }).observe(box, { attributeFilter: ["class"] });
-    document.addEventListener("pointerdown", ({ target }) => {
-      if (target.closest(".search-button__button")) before = target.closest("button");
-    });
     box.addEventListener("keydown", (event) => {
       if (event.key === "Escape") box.classList.remove("show");
       else if (event.key !== "Tab") return;
@@ -100,9 +97,23 @@
   });
   addEventListener("afterprint", () => (page.dataset.theme = theme));
 
+  // Formulas, once drawn, move what was scrolled to, unless the reader has already gone on.
+  let moved = false;
+  ["wheel", "touchmove", "keydown", "pointerdown"].forEach((kind) =>
+    addEventListener(kind, () => (moved = true), { passive: true }),
+  );
+  const arrive = () => {
+    const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    if (target && !moved) target.scrollIntoView({ behavior: "instant" });
+  };
+
   search();
   label();
-  addEventListener("load", () => (window.MathJax?.startup?.promise ?? Promise.resolve()).then(watch));
+  addEventListener("load", async () => {
+    await window.MathJax?.startup?.promise;
+    watch();
+    arrive();
+  });
   let waiting = null;
   addEventListener("resize", () => {
     clearTimeout(waiting);
