@@ -11,13 +11,14 @@ BIN := .venv/bin
 SITE := _build/html
 BOOK_SOURCES := $(shell find book mha_tutorial tests -type f -not -name '*.pyc') _config.yml _toc.yml
 
-.PHONY: book serve test test-frameworks exercises notebooks lint format mutants edits bench bench-gpu clean help
+.PHONY: book serve test test-site test-frameworks exercises notebooks lint format mutants edits bench bench-gpu clean help
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make book       build the site in $(SITE)"
 	@echo "make serve      build it and serve it on http://localhost:$(PORT)"
 	@echo "make test       unit tests, doctests and every notebook, compared output by output"
+	@echo "make test-site  the built site in Chromium: every page, search, keyboard, print;  ALL=1  axe in every view"
 	@echo "make test-frameworks  the layouts against transformers, Keras, Flax and Equinox, which it installs"
 	@echo "make exercises  grade what you filled in in exercises/"
 	@echo "make notebooks  execute the notebooks in place and normalise them"
@@ -47,7 +48,10 @@ serve: book
 	$(BIN)/python -m http.server $(PORT) --bind 127.0.0.1 --directory $(SITE)
 
 test: $(BIN)/.installed
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist loadfile --cov=mha_tutorial
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist loadfile --cov=mha_tutorial --ignore=tests/site
+
+test-site: book
+	MHA_SITE=required $(BIN)/python -m pytest -n logical --maxprocesses 4 --no-cov -p no:nbval tests/site
 
 $(BIN)/.frameworks: $(BIN)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e ".[frameworks]"

@@ -1,4 +1,4 @@
-"""The built site, served on this machine, in Debian's Chromium. Nothing is built here: ``make test-site`` does that.
+"""The built site, served on this machine, in Chromium. Nothing is built here: ``make test-site`` does that.
 
 Without a site or a browser every test is skipped with the reason, or, with ``MHA_SITE=required``, fails.
 """
@@ -8,7 +8,7 @@ import http.server
 import os
 import shutil
 import threading
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -48,10 +48,8 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
         pass
 
     def copyfile(self, source, outputfile):
-        try:
+        with suppress(ConnectionError):  # the page was left before it had all come
             super().copyfile(source, outputfile)
-        except ConnectionError:  # the page was left before it had all come
-            pass
 
 
 @pytest.fixture(scope="session")
@@ -75,9 +73,10 @@ def browser():
     program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if program is None:
         unavailable("there is no Chromium: apt install chromium")
-    with sync_playwright() as playwright, closing(
-        playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-    ) as browser:
+    with (
+        sync_playwright() as playwright,
+        closing(playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])) as browser,
+    ):
         yield browser
 
 

@@ -1,7 +1,7 @@
 """axe-core finds nothing: every page in one view, and of the other views a quarter that changes with the commit.
 
-``ALL=1`` takes every page in every view. The formulas' drawn signs, which are hidden from assistive programs and stand
-beside the MathML that these read, are left out: there are tens of thousands.
+``ALL=1`` takes every page in every view. The drawn signs of formulas are left out: there are tens of thousands, and
+assistive programs read the MathML that stands beside them.
 """
 
 import os

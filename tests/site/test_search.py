@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 QUERIES = tomllib.loads((Path(__file__).parent / "queries.toml").read_text(encoding="utf-8"))
-RANK = """(query) => [...new Set(Search._performSearch(...Search._parseQuery(query)).reverse().map(([page]) => page))]"""
+RANK = """(query) => {
+  const found = Search._performSearch(...Search._parseQuery(query)).reverse();
+  return [...new Set(found.map(([page]) => page))];
+}"""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Keyboard, theme and paper: focus is seen, code can be reached, light or dark is known early, print is complete."""
+"""Keyboard, theme and paper: focus is seen, code can be reached, light or dark is known early, print is whole."""
 
 import re
 
@@ -17,10 +17,8 @@ OUTLINE = """() => {
 def test_every_stop_of_the_tab_key_is_seen(reader):
     with reader() as visit:
         visit.open(CHAPTER)
-        stops = 0
         for _ in range(60):
             visit.page.keyboard.press("Tab")
-            stops += 1
             assert visit.run(OUTLINE), visit.run("() => document.activeElement.outerHTML.slice(0, 200)")
             assert not visit.run("() => document.activeElement.matches('mjx-container:not([tabindex])')")
 
@@ -47,8 +45,9 @@ def test_wide_code_in_an_opened_solution_can_be_reached(reader):
                 title.click(position={"x": 3, "y": 3})
             visit.page.wait_for_timeout(600)
             faults = visit.run(
-                "() => [...document.querySelectorAll('.solution pre')].filter((code) => code.clientWidth &&"
-                " (code.scrollWidth - code.clientWidth > 1) !== (code.tabIndex === 0)).map((code) => code.textContent)"
+                "() => [...document.querySelectorAll('.solution pre')].filter((code) => code.clientWidth"
+                " && (code.scrollWidth - code.clientWidth > 1) !== (code.tabIndex === 0))"
+                ".map((code) => code.textContent)"
             )
             assert faults == [], name
             reached += visit.run("() => document.querySelectorAll('.solution pre[tabindex=\"0\"]').length")
@@ -80,11 +79,15 @@ def test_on_paper_all_is_light_and_whole(reader, view):
         heading = visit.page.locator("article h1")
         assert heading.is_visible()
         assert re.match(r"\d+\. ", heading.inner_text())
-        cut = "(code) => code.scrollWidth > code.clientWidth + 1 && getComputedStyle(code).whiteSpace !== 'pre-wrap'"
+        cut = (
+            "(code) => code.scrollWidth > code.clientWidth + 1 && getComputedStyle(code).whiteSpace !== 'pre-wrap'"
+        )
         assert visit.run(f"() => [...document.querySelectorAll('article pre')].filter({cut}).length") == 0
         shown = "(it) => it.offsetParent && getComputedStyle(it).visibility !== 'hidden'"
         for clutter in (".toggle-button", ".copybtn", ".search-button__button", ".bd-sidebar-primary"):
-            assert visit.run(f"(s) => [...document.querySelectorAll(s)].filter({shown}).length", clutter) == 0, clutter
+            assert visit.run(f"(s) => [...document.querySelectorAll(s)].filter({shown}).length", clutter) == 0, (
+                clutter
+            )
         visit.run("() => dispatchEvent(new Event('afterprint'))")
         assert visit.run("() => document.documentElement.dataset.theme") == (view.partition("-")[2] or "light")
         assert visit.page.pdf().startswith(b"%PDF")
@@ -96,4 +99,6 @@ def test_solutions_are_open_on_paper(reader):
         visit.run("() => dispatchEvent(new Event('beforeprint'))")
         visit.page.emulate_media(media="print")
         hidden = "(part) => getComputedStyle(part).visibility === 'hidden' || !part.offsetHeight"
-        assert visit.run(f"() => [...document.querySelectorAll('.solution > section')].filter({hidden}).length") == 0
+        assert (
+            visit.run(f"() => [...document.querySelectorAll('.solution > section')].filter({hidden}).length") == 0
+        )
