@@ -2,9 +2,8 @@
 
 import ast
 
-import pytest
-
 import mutants
+import pytest
 
 
 @pytest.mark.parametrize("name", mutants.PARTS)

@@ -10,11 +10,10 @@ import tomllib
 from importlib.metadata import packages_distributions
 
 import equations
+import mutants
 import pytest
 import yaml
 from packaging.requirements import Requirement
-
-import mutants
 
 ROOT = equations.ROOT
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
