@@ -144,14 +144,14 @@ def draw_sizes(shapes: dict[str, tuple[tuple[str, int], tuple[str, int], str]], 
     x, highest = 0.0, max(rows for (_, rows), _, _ in shapes.values())
     for name, ((letter, rows), (other, columns), color) in shapes.items():
         if name.startswith(" "):
-            ax.text(x + 0.4, 0, name.strip(), ha="center", va="center", fontsize=13)
-            x += 1.9
+            ax.text(x, 0, name.strip(), ha="center", va="center", fontsize=13)
+            x += 1.7
             continue
         ax.add_patch(Rectangle((x, -rows / 2), columns, rows, facecolor="none", edgecolor=color, linewidth=1.8))
         ax.text(x + columns / 2, 0, name, ha="center", va="center", color=color)
         ax.text(x + columns / 2, rows / 2 + 0.2, other, ha="center", va="bottom", color=NEUTRAL)
-        ax.text(x - 0.2, rows / 2 - 0.1, letter, ha="right", va="top", color=NEUTRAL)
-        x += columns + 1.1
-    ax.set(xlim=(-1.2, x), ylim=(-highest / 2 - 0.3, highest / 2 + 1.4), aspect="equal")
+        ax.text(x - 0.2, 0, letter, ha="right", va="center", color=NEUTRAL, rotation=90)
+        x += columns + 1.6
+    ax.set(xlim=(-1.2, x - 1.2), ylim=(-highest / 2 - 0.3, highest / 2 + 1.4), aspect="equal")
     ax.axis("off")
     return ax
