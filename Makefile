@@ -79,7 +79,7 @@ edits: $(BIN)/.installed
 	$(BIN)/python tools/edits.py
 
 mutants: $(BIN)/.installed
-	$(BIN)/python tools/mutants.py $(PART) $(if $(SAMPLE),--sample $(SAMPLE))
+	$(BIN)/python tools/mutation.py $(PART) $(if $(SAMPLE),--sample $(SAMPLE))
 
 bench: $(BIN)/.installed
 	$(BIN)/python benchmarks/cpu.py

@@ -10,7 +10,7 @@ import tomllib
 from importlib.metadata import packages_distributions
 
 import equations
-import mutants
+import mutation
 import pytest
 import yaml
 from packaging.requirements import Requirement
@@ -200,7 +200,7 @@ def test_code_is_broken_weekly():
     assert "schedule" in WORKFLOWS["weekly"][True]
     assert "make edits" in commands(jobs["edits"])
     assert "make mutants PART=${{ matrix.part }} SAMPLE=300" in commands(jobs["mutants"])
-    assert jobs["mutants"]["strategy"]["matrix"]["part"] == list(mutants.PARTS)
+    assert jobs["mutants"]["strategy"]["matrix"]["part"] == list(mutation.PARTS)
 
 
 def test_jobs_keep_what_pip_downloaded_and_take_the_small_torch():

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy import ndarray as Array
+from numpy.typing import DTypeLike
 
 from .._checks import convention_of
 from .._sizes import complete, count, slices
@@ -37,7 +38,7 @@ def shape_only_weights(
     d_k: int | None = None,
     d_v: int | None = None,
     bias: bool = True,
-    dtype=np.float32,
+    dtype: DTypeLike = np.float32,
 ) -> ColumnWeights:
     """Weights of a given size that take no memory, to count with: every entry is the same zero.
 
@@ -232,7 +233,7 @@ def activation_bytes(weights: ColumnWeights | RowWeights, n: int, m: int | None 
     return Costs(*(weights.dtype.itemsize * number for number in numbers))
 
 
-def cache_bytes(weights: ColumnWeights | RowWeights, m: int, dtype=None) -> int:
+def cache_bytes(weights: ColumnWeights | RowWeights, m: int, dtype: DTypeLike | None = None) -> int:
     """How many bytes the keys and values of `m` tokens take, which one layer keeps while a text is written.
 
     Parameters

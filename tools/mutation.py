@@ -1,7 +1,7 @@
 """Break the package everywhere, one small change at a time (mutmut), and count what the tests let pass.
 
-    python tools/mutants.py reference             every mutant of this part, going on where it was stopped
-    python tools/mutants.py fast --sample 300     as many, always the same ones, drawn over the part
+    python tools/mutation.py reference             every mutant of this part, going on where it was stopped
+    python tools/mutation.py fast --sample 300     as many, always the same ones, drawn over the part
 
 Each part has its own tests and its own folder, `mutants/PART`; a mutant is run once, until its function changes.
 Survivors that `tests/mutants.toml` proves equivalent are set aside. Of the others 95 % must be killed (one that
