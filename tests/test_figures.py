@@ -363,13 +363,6 @@ def test_lines_are_named_in_a_legend(ax):
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["a", "b"]
 
 
-def test_spectra_show_each_head_and_where_the_rank_ends(ax):
-    figures.draw_spectra(np.array([[3.0, 1.0, 0.0], [2.0, 0.5, 0.0]]), 2, ax)
-    assert [line.get_ydata().tolist() for line in ax.lines[:2]] == [[3, 1, 0], [2, 0.5, 0]]
-    assert ax.lines[2].get_xdata() == [2.5, 2.5]
-    assert texts(ax) == ["rank 2"]
-
-
 def test_masks_are_drawn_with_the_first_query_on_top(ax):
     axes = ax.figure.subplots(1, 2)
     masks = {"first": np.array([[True, False, False], [True, True, False]]), "second": np.eye(2, dtype=bool)}

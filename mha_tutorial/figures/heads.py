@@ -283,30 +283,6 @@ def draw_multi_head(X: Array, weights: ColumnWeights, trace: Trace, ax: Axes) ->
     return frame(ax)
 
 
-def draw_spectra(spectra: Array, rank: int, ax: Axes) -> Axes:
-    """Draw the singular values of a matrix per head, and where they end if its rank is `rank`.
-
-    Parameters
-    ----------
-    spectra
-        ``(h, values)``, from large to small.
-    """
-    for head, values in enumerate(spectra):
-        ax.plot(
-            range(1, len(values) + 1),
-            values,
-            color=head_color(head),
-            marker="o",
-            markersize=4,
-            label=f"head {head + 1}",
-        )
-    ax.axvline(rank + 0.5, color=NEUTRAL, linestyle="--", linewidth=1.2)
-    ax.annotate(f"rank {rank}", (rank + 0.7, spectra.max()), color=NEUTRAL, va="top")
-    ax.set(xlabel="number of the singular value", ylabel="size")
-    ax.legend()
-    return ax
-
-
 def draw_contributions(parts: Array, ax: Axes) -> Axes:
     """Draw what each head writes for one token as arrows, one after the other, and their sum.
 
