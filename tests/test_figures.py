@@ -6,10 +6,10 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from mha_tutorial import ColumnWeights, RowWeights, figures
+from mha_tutorial import RowWeights, figures
 from mha_tutorial.examples import steps
 from mha_tutorial.figures import style
-from mha_tutorial.reference import column, row
+from mha_tutorial.reference import row
 
 
 @pytest.fixture
@@ -224,23 +224,6 @@ def test_product_of_one_block_has_its_numbers_written_in_it(ax):
     assert [text for text in texts(ax) if len(text) < 3 and text not in "·="] == ["1", "-2", "3", "2"]
     colors = {text.get_text(): text.get_color() for text in ax.texts}
     assert (colors["0.5"], colors["1"], colors["3"], colors["-2"]) == ("black", "black", "white", "white")
-
-
-def test_multi_head_draws_every_step_of_every_head(ax, rng):
-    weights, X = ColumnWeights.random(rng, d_model=6, h=2, d_k=3, d_v=2), rng.normal(size=(6, 4))
-    figures.draw_multi_head(X, weights, column.multi_head(X, X, X, weights), ax)
-    head_rows, head_columns = [3, 3, 2, 4, 2, 6], [4] * 6  # queries, keys, values, attention, head, what it writes
-    assert grids(ax) == ([6, *head_rows, *head_rows, 6], [4, *head_columns, *head_columns, 4])
-    assert "4 tokens,\n6 numbers each" in texts(ax)
-    assert [text for text in texts(ax) if text.startswith("head ")] == ["head 1", "head 2"]
-
-
-def test_multi_head_draws_shared_keys_in_every_head_that_reads_them(ax, rng):
-    weights, X = ColumnWeights.random(rng, d_model=6, h=2, h_kv=1, bias=False), rng.normal(size=(6, 4))
-    trace = column.multi_head(X, X, X, weights)
-    figures.draw_multi_head(X, weights, trace, ax)
-    first, second = ax.collections[2], ax.collections[8]  # the keys of both heads
-    assert np.array_equal(first.get_array(), second.get_array())
 
 
 def test_steps_draws_every_step_of_every_head(ax, rng):

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from numpy import ndarray as Array
 
 from ..trace import Trace
-from ..weights import ColumnWeights, RowWeights
+from ..weights import RowWeights
 from .curves import draw_curves
 from .style import KEY, NEUTRAL, OUTPUT, QUERY, VALUE, draw_grid, frame, head_color, name_grid
 
@@ -214,72 +214,6 @@ def draw_steps(X: Array, weights: RowWeights, trace: Trace, ax: Axes, words: Seq
     numbers(trace.output, middle - d_model / 2, y, OUTPUT)
     ax.text(middle, y + title, "+", ha="center", va="bottom", fontsize=15)
     ax.text(middle + d_model / 2 + 0.4, y - n / 2, "output:\ntheir sum", ha="left", va="center", color=OUTPUT)
-    return frame(ax)
-
-
-def draw_multi_head(X: Array, weights: ColumnWeights, trace: Trace, ax: Axes) -> Axes:
-    """Draw one pass of self-attention from top to bottom, every cell shaded by its number.
-
-    Parameters
-    ----------
-    X
-        The tokens as columns.
-    weights
-        The layer, without biases.
-    trace
-        What ``column.multi_head(X, X, X, weights)`` returns.
-    """
-    d_model, n = X.shape
-    one_head = 3 * n + 3.5  # the width that one head takes, and the gap behind it
-    middle = (weights.h * one_head - 1.5) / 2
-    below_X = -d_model - 5.2  # where the projections begin; the other rows follow from above to below
-    below_projections = below_X - max(weights.d_k, weights.d_v) - 3.2
-    below_attention = below_projections - n - 3.2
-    below_heads = below_attention - weights.d_v - 3.2
-    below_parts = below_heads - d_model - 3.6
-
-    draw_grid(X, middle - n / 2, 0, NEUTRAL, ax)
-    ax.text(middle - n / 2 - 0.6, -d_model / 2, f"{n} tokens,\n{d_model} numbers each", ha="right", va="center")
-    ax.text(middle + n / 2 + 0.6, -d_model / 2, "$X$", ha="left", va="center", fontsize=13)
-    for head in range(weights.h):
-        color, number = head_color(head), head + 1
-        left = head * one_head
-        centre = left + (3 * n + 2) / 2
-        q, k, v = (left + n / 2 + place * (n + 1) for place in range(3))
-
-        def join(*points, color=color):
-            ax.plot(*zip(*points, strict=True), color=color, linewidth=1.2)
-
-        join((middle, -d_model - 0.3), (centre, below_X + 3.2))
-        ax.text(centre, below_X + 2.6, f"head {number}", ha="center", va="center", color=color, fontsize=12)
-        for x, name, step in zip((q, k, v), "QKV", trace[:3], strict=True):
-            draw_grid(step[head * len(step) // weights.h], x - n / 2, below_X, color, ax)
-            ax.text(x, below_X + 1.1, f"$W_{number}^{name} X$", ha="center", va="center")
-            join(
-                (x, below_X - step.shape[1] - 0.2),
-                (x, below_projections + 1.7) if name != "V" else (x, below_attention + 1.7),
-            )
-        between = (q + k) / 2
-        draw_grid(trace.attention[head], between - n / 2, below_projections, color, ax, weights=True)
-        ax.text(between, below_projections + 0.8, "weights: softmax", ha="center", va="center", fontsize=10)
-        join((between, below_projections - n - 0.2), (between, below_attention + 1.7))
-        draw_grid(trace.heads[head], centre - n / 2, below_attention, color, ax)
-        ax.text(
-            centre,
-            below_attention + 0.8,
-            f"head$_{number}$: averages of values",
-            ha="center",
-            va="center",
-            fontsize=10,
-        )
-        join((centre, below_attention - weights.d_v - 0.2), (centre, below_heads + 1.9))
-        draw_grid(weights.W_o[head] @ trace.heads[head], centre - n / 2, below_heads, color, ax)
-        ax.text(centre, below_heads + 0.9, f"it writes $W_{number}^O$ head$_{number}$", ha="center", va="center")
-        join((centre, below_heads - d_model - 0.3), (middle, below_parts + 1.5))
-    ax.text(middle, below_parts + 0.9, "+", ha="center", va="center", fontsize=15)
-    draw_grid(trace.output, middle - n / 2, below_parts, NEUTRAL, ax)
-    summary = "output: the sum\nof what the\nheads write"
-    ax.text(middle + n / 2 + 0.6, below_parts - d_model / 2, summary, ha="left", va="center")
     return frame(ax)
 
 
