@@ -373,17 +373,27 @@ def test_bars_are_as_long_as_their_values(ax):
     assert ax.get_ylim()[0] > ax.get_ylim()[1]
 
 
-def test_shapes_draws_each_head_of_the_first_text(ax, rng):
-    weights, x = RowWeights.random(rng, d_model=6, h=2), rng.normal(size=(3, 5, 6))
-    ledger = steps.eleven_steps(x, weights)
-    figures.draw_shapes(ledger, ax)
-    heads = [5] * 6, [3] * 6
-    assert grids(ax) == (
-        [5, *[5] * 3, *heads[0], *[5] * 2, *[5] * 2, 5, 5],
-        [6, *[6] * 3, *heads[1], *[5] * 2, *[3] * 2, 6, 6],
-    )
-    assert [text for text in texts(ax) if "×" not in text] == ["queries", "keys", "values"]
-    assert texts(ax)[0] == "tokens\n3 × 5 × 6"
-    second_head_of_keys = np.asarray(ax.collections[7].get_array())
-    expected = ledger["transpose"][1, 0, 1]
-    assert np.array_equal(np.argsort(second_head_of_keys, axis=None), np.argsort(expected, axis=None))
+def test_shapes_draws_all_eleven_steps_with_their_axes(ax, rng):
+    weights, x = RowWeights.random(rng, d_model=6, h=2), rng.normal(size=(4, 5, 6))
+    figures.draw_shapes(steps.eleven_steps(x, weights), ax, token=1)
+    assert texts(ax)[::2] == [f"{number}  {name}" for number, name in enumerate(steps.eleven_steps(x, weights), 1)]
+    assert texts(ax)[1::2] == [
+        "(token 5, number 6)",
+        "3 of (token 5, number 6)",
+        "3 of (token 5, head 2, number 3)",
+        "3 of (head 2, token 5, number 3)",
+        *["(head 2, query 5, key 5)"] * 3,
+        "(head 2, token 5, number 3)",
+        "(token 5, head 2, number 3)",
+        "(token 5, number 6)",
+        "(token 5, number 6)",
+    ]
+    blocks, stripes = ax.patches[::2], ax.patches[1::2]
+    assert [block.get_width() for block in blocks] == [6, *[6] * 3, *[3] * 12, *[5] * 6, *[3] * 4, 6, 6]
+    assert {
+        round(block.get_height() / stripe.get_height(), 9) for block, stripe in zip(blocks, stripes, strict=True)
+    } == {5}
+    places = [block.get_x() for block in blocks]
+    assert places[5] - places[4] == 3  # split: beside each other
+    assert places[11] - places[10] > 3  # transposed: apart
+    assert {stripe.get_facecolor()[3] for stripe in stripes} == {1}

@@ -39,7 +39,7 @@ def test_splitting_moves_nothing_in_memory(rng):
 
 
 def test_tokens_that_cannot_be_cut_evenly_are_refused():
-    with pytest.raises(ValueError, match="10 numbers a token cannot be cut into 4 equal heads"):
+    with pytest.raises(ValueError, match="10 numbers per token cannot be cut into 4 equal heads"):
         split_heads(np.ones((2, 10)), 4)
 
 

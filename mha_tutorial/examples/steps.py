@@ -33,7 +33,7 @@ def split_heads(tokens: Float[Array, "*b n hd"], h: int) -> Float[Array, "*b h n
     *batch, n, width = tokens.shape
     h = count("h", h)
     if width % h:
-        raise ValueError(f"{width} numbers a token cannot be cut into {h} equal heads")
+        raise ValueError(f"{width} numbers per token cannot be cut into {h} equal heads")
     return tokens.reshape(*batch, n, h, width // h).swapaxes(-2, -3)
 
 

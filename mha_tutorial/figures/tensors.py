@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy import ndarray as Array
 
-from .style import NEUTRAL, draw_grid, frame, head_color
+from .style import CURVES, NEUTRAL, head_color
 
 
 def draw_visible(masks: dict[str, Array], axes: Array) -> Array:
@@ -43,50 +43,72 @@ def draw_memory(arrays: dict[str, Array], owners: dict[str, Array], axes: Array)
         array, owner = arrays[name], owners[name]
         rows, columns = array.shape
         for (i, j), text in np.ndenumerate(array):
-            shade = matplotlib.colors.to_rgba(head_color(int(owner[i, j])), 0.3)
+            shade = matplotlib.colors.to_rgba(CURVES[(0, 3, 2, 1)[int(owner[i, j]) % 4]][0], 0.25)
             ax.add_patch(matplotlib.patches.Rectangle((j, i), 1, 1, facecolor=shade, edgecolor="white"))
-            ax.text(j + 0.5, i + 0.5, str(text), ha="center", va="center", fontsize=9)
+            ax.text(j + 0.5, i + 0.5, str(text), ha="center", va="center")
         ax.set(xlim=(0, columns), ylim=(rows, 0), aspect="equal")
         ax.set_title(name, loc="left")
         ax.axis("off")
     return axes
 
 
-def draw_shapes(steps: dict[str, Array], ax: Axes) -> Axes:
-    """Draw how a text changes its shape on the way through a layer, from top to bottom.
+AXES = {  # of each of the eleven steps, without the batch: what `draw_shapes` writes
+    "tokens": ("token", "number"),
+    "project": ("token", "number"),
+    "split": ("token", "head", "number"),
+    "transpose": ("head", "token", "number"),
+    "scores": ("head", "query", "key"),
+    "scale": ("head", "query", "key"),
+    "softmax": ("head", "query", "key"),
+    "average": ("head", "token", "number"),
+    "transpose back": ("token", "head", "number"),
+    "merge": ("token", "number"),
+    "output": ("token", "number"),
+}
+
+
+def draw_shapes(steps: dict[str, Array], ax: Axes, token: int = 0) -> Axes:
+    """Draw the eleven steps of one text from top to bottom, each as blocks with their axes written above.
+
+    A coloured block is a head, a grey one has no axis for heads. Blocks that touch lie beside each other in
+    one row of numbers; between others there is a gap.
 
     Parameters
     ----------
     steps
-        What `steps.eleven_steps` returns. The first text of the batch is drawn; steps that leave every
-        shape alone are left out.
+        What `steps.eleven_steps` returns. The first text of the batch is drawn.
+    token
+        The number of a token whose row is drawn darker in every block.
     """
-    rows = {
-        "tokens": [steps["tokens"][:1]],
-        "project": [tokens[:1] for tokens in steps["project"]],
-        "transpose": [heads[0] for heads in steps["transpose"]],
-        "softmax": [steps["softmax"][0]],
-        "average": [steps["average"][0]],
-        "merge": [steps["merge"][:1]],
-        "output": [steps["output"][:1]],
-    }
-    gap, between = 1.0, 5.0  # behind a head, and behind what belongs to queries, keys or values
-    widths = {
-        name: sum(len(part) * (part.shape[-1] + gap) for part in parts) + (len(parts) - 1) * between
-        for name, parts in rows.items()
-    }
-    y, widest = 0.0, max(widths.values())
-    for name, parts in rows.items():
-        x = (widest - widths[name]) / 2
-        shape = " × ".join(str(length) for length in steps[name].shape)
-        ax.text(-3, y - parts[0].shape[-2] / 2, f"{name}\n{shape}", ha="right", va="center", fontsize=9)
-        for part, whose in zip(parts, ("queries", "keys", "values"), strict=False):
-            if name == "project":
-                ax.text(x + part.shape[-1] / 2, y + 0.6, whose, ha="center", va="bottom", fontsize=9)
-            for head, block in enumerate(part):
-                color = head_color(head) if len(part) > 1 else NEUTRAL
-                draw_grid(block, x, y, color, ax, lines=False, weights=name == "softmax")
-                x += block.shape[1] + gap
-            x += between
-        y -= parts[0].shape[-2] + 4.5
-    return frame(ax)
+    gap, between, row, label = 0.8, 6.0, 8.6, 1.0
+    h, n, d = steps["average"].shape[1:]
+    widest = 3 * h * d + 3 * (h - 1) * gap + 2 * between
+    for number, (name, axes) in enumerate(AXES.items()):
+        y = -row * number
+        three = name in ("project", "split", "transpose")
+        array = steps[name][0, 0] if three else steps[name][0]
+        lengths = ", ".join(f"{axis} {length}" for axis, length in zip(axes, array.shape, strict=True))
+        ax.text(0, y + label, f"{number + 1}  {name}", ha="left", va="bottom")
+        ax.text(widest, y + label, f"{'3 of ' if three else ''}({lengths})", ha="right", va="bottom")
+        heads = h if "head" in axes else 1
+        apart = gap if axes[0] == "head" else 0.0
+        width = array.shape[-1]
+        part_width = heads * width + (heads - 1) * apart
+        parts = 3 if three else 1
+        x = (widest - parts * part_width - (parts - 1) * between) / 2
+        for _ in range(parts):
+            for head in range(heads):
+                color = NEUTRAL if heads == 1 else head_color(head)
+                for start, stop, alpha in ((0, n, 0.3), (token, token + 1, 1.0)):
+                    shade = matplotlib.colors.to_rgba(color, alpha)
+                    corner = (x, y - stop * 0.8)
+                    ax.add_patch(
+                        matplotlib.patches.Rectangle(
+                            corner, width, (stop - start) * 0.8, facecolor=shade, edgecolor="white", linewidth=0.4
+                        )
+                    )
+                x += width + apart
+            x += between - apart
+    ax.set(xlim=(-0.5, widest + 0.5), ylim=(-row * len(AXES) + 3.2, 3.4))
+    ax.axis("off")
+    return ax
