@@ -341,7 +341,7 @@ def attention(
 
     scores = hide(score(Q, K), visible)
     A = softmax(scores)
-    return weigh(V, A, scores != -np.inf)  # a score may hide, too: a bias of minus infinity
+    return weigh(V, A, scores != -np.inf)  # a bias of minus infinity hides, too
 
 
 def multi_head(
