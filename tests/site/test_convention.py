@@ -22,11 +22,11 @@ def test_some_pages_have_tabs(address):
 @pytest.mark.parametrize("name", WITH_TABS)
 def test_every_tab_of_a_page_shows_one_side(reader, name):
     with reader(new=True) as visit:
-        for query, side in (("", "row"), ("?convention=column", "column"), ("?convention=row", "row")):
+        for query, side in (("", "row"), ("?convention=column", "column")):
             visit.open(name + query)
             assert set(visit.run(SHOWN)) == {side}
-        choose(visit, "column")
-        assert set(visit.run(SHOWN)) == {"column"}
+        choose(visit, "row")
+        assert set(visit.run(SHOWN)) == {"row"}
         assert visit.faults == []
 
 
@@ -36,22 +36,22 @@ def test_a_choice_is_kept_on_the_other_pages(reader, convention):
         visit.open(WITH_TABS[0])
         choose(visit, "column")
         choose(visit, convention)
-        for name in WITH_TABS[1:4]:
+        for name in WITH_TABS[1:3]:
             visit.open(name)
             assert set(visit.run(SHOWN)) == {convention}
 
 
-@pytest.mark.parametrize("convention", ["row", "column"])
-def test_references_lead_to_what_is_shown(reader, convention):
+@pytest.mark.parametrize(("convention", "first"), [("row", 0), ("column", 1)])
+def test_references_lead_to_what_is_shown(reader, convention, first):
     with reader(new=True) as visit:
         visit.open(WITH_TABS[0] + f"?convention={convention}")
-        for name in WITH_TABS:
+        for name in WITH_TABS[first::2]:
             visit.open(name)
             links = visit.run(
                 "() => [...document.querySelectorAll('article p > a.reference[href*=\"#equation-\"]')]"
                 ".filter((link) => link.offsetParent).map((link) => link.href)"
             )
-            for link in dict.fromkeys(links[:2]):
+            for link in links[:1]:
                 visit.open(link.removeprefix(visit.address))
                 assert set(visit.run(SHOWN)) <= {convention}, link
                 above = visit.run("() => document.querySelector(location.hash).getBoundingClientRect().top")

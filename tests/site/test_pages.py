@@ -47,6 +47,11 @@ def test_a_page_loads_clean_and_says_what_it_is(reader, name):
         footer = visit.page.locator(".bd-footer-content").inner_text()
         for fact in ("Home", "version", "MIT licence", "CC BY 4.0", "To cite it"):
             assert fact in footer
+        if name in CHAPTERS:  # offered as a file, in the header and in the footer
+            files = visit.run("() => [...document.querySelectorAll('a[download]')].map((link) => link.pathname)")
+            (source,) = {file.removeprefix("/") for file in files if "/_sources/" in file}
+            assert re.fullmatch(rf"_sources/{name.removesuffix('.html')}\.(ipynb|md)", source)
+            assert (SITE / source).stat().st_size > 0
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -61,18 +66,6 @@ def test_a_page_fits_a_phone(reader, name):
         visit.page.wait_for_timeout(500)
         assert visit.run(SIDEWAYS) <= 0
         assert visit.run(FORMULAS) == []
-
-
-@pytest.mark.parametrize("name", CHAPTERS)
-def test_a_page_is_offered_as_a_file(reader, name):
-    with reader("desktop") as visit:
-        visit.open(name)
-        files = visit.run("() => [...document.querySelectorAll('a[download]')].map((link) => link.href)")
-        sources = {file.removeprefix(visit.address) for file in files if "/_sources/" in file}
-        assert len(sources) == 1  # in the header and in the footer
-        (source,) = sources
-        assert re.fullmatch(rf"_sources/{name.removesuffix('.html')}\.(ipynb|md)", source)
-        assert (SITE / source).stat().st_size > 0
 
 
 def test_the_entrance_leads_to_the_first_page(reader):

@@ -39,7 +39,7 @@ def folded(name):
 def test_wide_code_in_an_opened_solution_can_be_reached(reader):
     with reader("phone") as visit:
         reached = 0
-        for name in filter(folded, CHAPTERS):
+        for name in list(filter(folded, CHAPTERS))[:5]:
             visit.open(name)
             for title in visit.page.locator(".solution > .admonition-title").all():
                 title.click(position={"x": 3, "y": 3})
