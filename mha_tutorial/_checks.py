@@ -11,6 +11,8 @@ from .masks import Mask
 from .trace import Trace
 from .weights import ColumnWeights, RowWeights
 
+Number = float | int | np.floating | np.integer
+
 
 class Convention(NamedTuple):
     """A way to lay out tokens, and the checks whose messages name it."""
@@ -282,7 +284,7 @@ class Convention(NamedTuple):
         positions = self.positions(positions, *tokens)
         if prepare is None:
             return projected
-        with np.errstate(invalid="ignore", over="ignore"):  # a hidden token may hold anything
+        with np.errstate(invalid="ignore", over="ignore"):  # masked positions may hold anything
             made = prepare(*projected, positions)
         self.check_prepared(made, *projected)
         return made

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy import ndarray as Array
 
-from ._checks import check_scale, convention_of
+from ._checks import Number, check_scale, convention_of
 from .reference.column import weigh
 from .trace import Trace
 from .weights import ColumnWeights, RowWeights
@@ -23,8 +23,8 @@ class Gradients(NamedTuple):
 
 
 def matmul_vjp(
-    gradient: Float[Array, "*b p r"], A: Float[Array, "*#b p q"], B: Float[Array, "*#b q r"]
-) -> tuple[Float[Array, "*b p q"], Float[Array, "*b q r"]]:
+    gradient: Float[Array, "*#b p r"], A: Float[Array, "*#b p q"], B: Float[Array, "*#b q r"]
+) -> tuple[Float[Array, "*#b p q"], Float[Array, "*#b q r"]]:
     """Hand the gradient of a matrix product ``A @ B`` on to its two factors.
 
     Computes :eq:`eq-grad-product`. Factors that are shared among the leading axes get one gradient for
@@ -56,7 +56,7 @@ def backward(
     K: Array,
     V: Array,
     weights: ColumnWeights | RowWeights,
-    scale: float | None = None,
+    scale: Number | None = None,
 ) -> Gradients:
     """Carry the gradient of a loss from the output of `multi_head` back to its inputs and weights.
 
@@ -128,51 +128,53 @@ def _backward(
     dtype = weights.dtype
     wide = np.result_type(np.float32, dtype, *trace)  # scores with a wider bias are wider
     dY, *steps, Q, K, V = (x.astype(wide) for x in (dY, *trace, Q, K, V))
-    with np.errstate(invalid="ignore", over="ignore"):  # a hidden token may hold anything
-        *d_inputs, d_weights = _through_all_steps(dY, Trace(*steps), Q, K, V, _cast(weights, wide), scale)
+    with np.errstate(invalid="ignore", over="ignore"):  # masked positions may hold anything
+        *d_inputs, d_weights = _multi_head_vjp(dY, Trace(*steps), Q, K, V, _cast(weights, wide), scale)
         dQ, dK, dV = (x.astype(dtype) for x in d_inputs)
         return Gradients(dQ, dK, dV, _cast(d_weights, dtype))
 
 
-def _through_all_steps(
+def _multi_head_vjp(
     dY: Array, trace: Trace, Q: Array, K: Array, V: Array, weights: ColumnWeights, scale: float
 ) -> tuple[Array, Array, Array, ColumnWeights]:
-    hidden: Array = np.isneginf(trace.scores)  # (*b, h, m, n)
-    blind = np.all(hidden, axis=-2, keepdims=True)  # queries that see no key
-    unseen = np.all(_by_group(np.all(hidden, axis=-1, keepdims=True).mT, weights), axis=-3)  # keys no query sees
-    keys, values = (np.repeat(x, weights.group_size, axis=-3) for x in (trace.keys, trace.values))
+    """Go through the steps of `multi_head` from last to first; columns are tokens."""
+    hidden = trace.scores == -np.inf  # (*b, h, m, n)
+    fully_masked = np.all(hidden, axis=-2, keepdims=True)  # queries that see no key
+    unseen = np.all(_group_heads(np.all(hidden, axis=-1, keepdims=True).mT, weights), axis=-3)  # keys no query sees
+    keys, values = weights.repeat_kv(trace.keys), weights.repeat_kv(trace.values)
 
     A = np.where(hidden, 0, trace.attention)
     dW_o, d_heads = matmul_vjp(dY[..., None, :, :], weights.W_o, trace.heads)
     dA = np.where(hidden, 0, values.mT @ d_heads)
     dS = np.where(hidden, 0, A * (dA - (A * dA).sum(axis=-2, keepdims=True)) * scale)
-    # the products with A and with dS: nothing hidden may pass through their zeros
+    # products with A and with dS are made by `weigh`: masked positions may hold NaN, and zero times NaN is NaN
     d_values = weigh(d_heads, A.mT, ~hidden.mT)
     d_queries = weigh(keys, dS, ~hidden)
     d_keys = weigh(trace.queries, dS.mT, ~hidden.mT)
-    d_keys, d_values = (_by_group(x, weights).sum(axis=-3) for x in (d_keys, d_values))
+    d_keys, d_values = (_group_heads(x, weights).sum(axis=-3) for x in (d_keys, d_values))
 
-    dQ, dW_q, db_q = _through_projection(d_queries, weights.W_q, weights.b_q, Q, blind)
-    dK, dW_k, db_k = _through_projection(d_keys, weights.W_k, weights.b_k, K, unseen)
-    dV, dW_v, db_v = _through_projection(d_values, weights.W_v, weights.b_v, V, unseen)
-    db_o = None if weights.b_o is None else _over_batch(dY.sum(axis=-1), 1)
-    return dQ, dK, dV, ColumnWeights(dW_q, dW_k, dW_v, _over_batch(dW_o, 3), db_q, db_k, db_v, db_o)
+    dQ, dW_q, db_q = _projection_vjp(d_queries, weights.W_q, weights.b_q, Q, fully_masked)
+    dK, dW_k, db_k = _projection_vjp(d_keys, weights.W_k, weights.b_k, K, unseen)
+    dV, dW_v, db_v = _projection_vjp(d_values, weights.W_v, weights.b_v, V, unseen)
+    db_o = None if weights.b_o is None else _sum_over_batch(dY.sum(axis=-1), 1)
+    return dQ, dK, dV, ColumnWeights(dW_q, dW_k, dW_v, _sum_over_batch(dW_o, 3), db_q, db_k, db_v, db_o)
 
 
-def _through_projection(
+def _projection_vjp(
     gradient: Array, W: Array, b: Array | None, tokens: Array, unused: Array
 ) -> tuple[Array, Array, Array | None]:
     """Back through the projection of every head: the gradients of the tokens, the matrices and the biases."""
     dW, d_tokens = matmul_vjp(gradient, W, np.where(unused, 0, tokens[..., None, :, :]))
-    return d_tokens.sum(axis=-3), _over_batch(dW, 3), None if b is None else _over_batch(gradient.sum(axis=-1), 2)
+    db = None if b is None else _sum_over_batch(gradient.sum(axis=-1), 2)
+    return d_tokens.sum(axis=-3), _sum_over_batch(dW, 3), db
 
 
-def _by_group(heads: Array, weights: ColumnWeights) -> Array:
-    """Give the query heads that share a key-value head an axis of their own: (*b, h_kv, group, ...)."""
+def _group_heads(heads: Array, weights: ColumnWeights) -> Array:
+    """Give the query heads that share a key-value head an axis of their own: (*b, h_kv, group_size, ...)."""
     return heads.reshape(*heads.shape[:-3], weights.h_kv, weights.group_size, *heads.shape[-2:])
 
 
-def _over_batch(array: Array, axes: int) -> Array:
+def _sum_over_batch(array: Array, axes: int) -> Array:
     """Sum over all but the last axes."""
     return array.sum(axis=tuple(range(array.ndim - axes)))
 

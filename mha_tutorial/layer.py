@@ -6,7 +6,7 @@ from jaxtyping import Bool, Float, Int
 from numpy import ndarray as Array
 
 from ._checks import ROWS as convention
-from ._checks import check_prepare, check_scale
+from ._checks import Number, check_prepare, check_scale
 from ._finite import wide
 from .masks import Mask
 from .reference import row
@@ -61,7 +61,7 @@ class MultiHeadAttention:
         weights: RowWeights | ColumnWeights,
         score: row.Score = row.scaled_dot_product,
         *,
-        scale: float | None = None,
+        scale: Number | None = None,
         prepare: row.Prepare | None = None,
         extra_keys: tuple[Float[Array, "h_kv s d_k"], Float[Array, "h_kv s d_v"]] | None = None,
     ):
@@ -88,7 +88,7 @@ class MultiHeadAttention:
 
     def __call__(
         self,
-        queries: Float[Array, "*b n d_model"],
+        queries: Float[Array, "*b n d_query"],
         keys: Float[Array, "*b m d_key"] | None = None,
         values: Float[Array, "*b m d_value"] | None = None,
         *,
@@ -122,7 +122,7 @@ class MultiHeadAttention:
 
     def trace(
         self,
-        queries: Float[Array, "*b n d_model"],
+        queries: Float[Array, "*b n d_query"],
         keys: Float[Array, "*b m d_key"] | None = None,
         values: Float[Array, "*b m d_value"] | None = None,
         *,

@@ -15,7 +15,7 @@ from numpy import ndarray as Array
 
 Align = Literal["top-left", "bottom-right"]
 Side = Literal["right", "left"]
-Lengths = int | np.integer | Sequence[int] | Array  # one number for a single sequence, or one for every entry
+Lengths = int | np.integer | Sequence[int] | Sequence[Sequence[int]] | Array
 
 
 class Mask:
@@ -176,7 +176,7 @@ class Window(Mask):
 class _Lengths(Mask):
     """What rules share that keep a number for a single sequence or for every entry of the batch."""
 
-    lengths: Array
+    lengths: Int[Array, "*b"]
 
     def __init__(self, lengths: Lengths):
         object.__setattr__(self, "lengths", _whole(self, lengths))
@@ -238,7 +238,7 @@ class Padding(_Lengths):
            [0, 1, 1]])
     """
 
-    lengths: Array
+    lengths: Int[Array, "*b"]
     side: Side = "right"
 
     def __init__(self, lengths: Lengths, side: Side = "right"):
@@ -279,7 +279,7 @@ class Prefix(_Lengths):
            [1, 1, 1, 1]])
     """
 
-    lengths: Array
+    lengths: Int[Array, "*b"]
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -323,7 +323,7 @@ class Documents(Mask):
             [1, 1]]])
     """
 
-    lengths: Array
+    lengths: Int[Array, "*b documents"]
     align: Align | None = None
 
     def __init__(self, lengths: Sequence[int] | Sequence[Sequence[int]] | Array, align: Align | None = None):

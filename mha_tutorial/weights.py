@@ -2,13 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import ClassVar, Self
+from typing import ClassVar, TypeVar
 
 import numpy as np
 from jaxtyping import Float, Shaped
 from numpy import ndarray as Array
 
 from ._sizes import complete
+
+Weights = TypeVar("Weights", bound="_Weights")
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +95,7 @@ class _Weights:
         named = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: array for name, array in named.items() if array is not None}
 
-    def heads(self, selection: slice | Sequence[int] | Array) -> Self:
+    def heads(self: Weights, selection: int | slice | Sequence[int] | Shaped[Array, " some"]) -> Weights:
         """Keep some heads: the layer whose output is the sum over those heads alone.
 
         The output bias belongs to no head and is kept. Where the kept heads no longer share their
@@ -123,7 +125,7 @@ class _Weights:
         arrays = {name: array if name == "b_o" else array[kept[name[-1]]] for name, array in self.arrays().items()}
         return type(self)(**arrays)
 
-    def _transposed_to(self, convention):
+    def _transposed_to(self, convention: type[Weights]) -> Weights:
         return convention(**{name: a.mT if name.startswith("W") else a for name, a in self.arrays().items()})
 
 

@@ -100,6 +100,7 @@ def test_a_change_of_basis_needs_an_inverse(rng):
         circuits.change_basis(weights, np.zeros((3, 5, 5)), np.stack([np.eye(7)] * 3))
 
 
+@pytest.mark.usefixtures("own_messages")
 @in_both_conventions
 @pytest.mark.parametrize("which", [0, 1, 2])
 def test_maps_that_the_weights_cannot_read_are_refused(convention, which, rng):
@@ -116,6 +117,7 @@ def test_maps_that_the_weights_cannot_read_are_refused(convention, which, rng):
             circuits.absorb(weights, *[wrong if k == which else first for k, first in enumerate(maps)])
 
 
+@pytest.mark.usefixtures("own_messages")
 @in_both_conventions
 def test_a_change_of_basis_that_does_not_fit_is_refused(convention, rng):
     weights = convention.lay_weights(draw(rng, h=6, h_kv=2))
@@ -138,6 +140,7 @@ def test_sixteen_bits_can_be_rewritten(rng):
     assert np.array_equal(changed.W_o, half.W_o * 2)
 
 
+@pytest.mark.usefixtures("own_messages")
 @pytest.mark.parametrize("function", [circuits.ov, circuits.qk])
 def test_only_weights_have_circuits(function):
     with pytest.raises(TypeError, match="weights must be ColumnWeights or RowWeights, got list"):

@@ -142,6 +142,7 @@ def test_numpy_integers_do_not_overflow():
         assert count(layer, np.int32(100_000)) == count(layer, 100_000)
 
 
+@pytest.mark.usefixtures("own_messages")
 @pytest.mark.parametrize("count", [counting.multiply_adds, counting.activation_bytes])
 @pytest.mark.parametrize("which", ["n", "m"])
 def test_lengths_are_whole_numbers(count, which):
@@ -154,6 +155,7 @@ def test_lengths_are_whole_numbers(count, which):
         count(layer, **{"n": 5} | {which: -1})
 
 
+@pytest.mark.usefixtures("own_messages")
 def test_sizes_that_make_no_layer_are_refused():
     with pytest.raises(ValueError, match=r"d_model \(512\) must be divisible by h \(6\)"):
         counting.shape_only_weights(512, 6)
@@ -163,6 +165,7 @@ def test_sizes_that_make_no_layer_are_refused():
         counting.shape_only_weights(512, -8)
 
 
+@pytest.mark.usefixtures("own_messages")
 @pytest.mark.parametrize(
     "count", [counting.parameters, counting.crossover, lambda weights: counting.multiply_adds(weights, 3)]
 )
@@ -233,6 +236,7 @@ def test_visible_pairs_of_nothing():
     assert counting.visible_pairs(Padding([]), 3, 4, (0,)) == 0
 
 
+@pytest.mark.usefixtures("own_messages")
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [

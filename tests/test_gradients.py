@@ -115,8 +115,8 @@ def torch_gradients(inputs, weights, output_gradient, visible, scale):
             np.broadcast_to(mask if mask.ndim == 4 or mask.ndim == 2 else mask[:, None], scores.shape).copy()
         )
         scores = scores.masked_fill(~mask, -torch.inf)
-        blind = ~mask.any(dim=-2, keepdim=True)
-        attention = torch.softmax(scores.masked_fill(blind, 0), dim=-2).masked_fill(blind, 0)
+        fully_masked = ~mask.any(dim=-2, keepdim=True)
+        attention = torch.softmax(scores.masked_fill(fully_masked, 0), dim=-2).masked_fill(fully_masked, 0)
     else:
         attention = torch.softmax(scores, dim=-2)
     output = (leaves["W_o"] @ (v @ attention)).sum(dim=1)
@@ -193,7 +193,7 @@ def test_what_stands_where_no_query_looks_reaches_no_gradient(convention, value,
 
 
 @in_both_conventions
-def test_what_a_blind_query_holds_reaches_no_gradient(convention, inputs, rng):
+def test_what_a_fully_masked_query_holds_reaches_no_gradient(convention, inputs, rng):
     weights, output_gradient = draw(rng), rng.normal(size=(B, D_MODEL, N))
     visible = np.ones((M, N), dtype=bool)
     visible[:, 1] = False
@@ -223,7 +223,7 @@ def test_two_texts_in_one_sequence_do_not_spoil_each_other(convention, spoiled, 
     assert not np.isfinite(after.weights.W_v).all()
 
 
-def test_what_a_blind_query_is_blamed_for_reaches_no_value(inputs, rng):
+def test_what_a_fully_masked_query_is_blamed_for_reaches_no_value(inputs, rng):
     weights, output_gradient = draw(rng), rng.normal(size=(B, D_MODEL, N))
     visible = np.ones((M, N), dtype=bool)
     visible[:, 1] = False
@@ -343,6 +343,7 @@ def test_rows_are_named_in_messages(inputs, rng):
         backward(trace.output, trace, inputs[0], *rows[1:], weights)
 
 
+@pytest.mark.usefixtures("own_messages")
 @in_both_conventions
 def test_a_trace_of_something_else_is_refused(convention, inputs, rng):
     weights = convention.lay_weights(draw(rng))
@@ -369,6 +370,7 @@ def test_a_trace_of_something_else_is_refused(convention, inputs, rng):
     refused(TypeError, r"weights is float64 but trace\.queries is float32", single)
 
 
+@pytest.mark.usefixtures("own_messages")
 @pytest.mark.parametrize("scale", [np.nan, np.inf, "1", [1.0], 1j])
 def test_a_scale_is_a_finite_number(scale, inputs, rng):
     weights = draw(rng)
@@ -386,6 +388,7 @@ def test_a_scale_leaves_the_type_alone(inputs, rng):
         assert np.array_equal(as_dictionary(scaled)[name], gradient)
 
 
+@pytest.mark.usefixtures("own_messages")
 def test_weights_of_a_layer_are_not_the_layer(inputs, rng):
     layer = MultiHeadAttention(draw(rng))
     trace = layer.trace(*(x.mT for x in inputs))
@@ -395,6 +398,7 @@ def test_weights_of_a_layer_are_not_the_layer(inputs, rng):
         backward(trace.output, trace, *(x.mT for x in inputs), None)
 
 
+@pytest.mark.usefixtures("own_messages")
 @pytest.mark.parametrize("shapes", [((2, 7), (2, 4), (5, 7)), ((2, 7), (3, 4), (4, 7)), ((2, 7), (2, 4), (4, 6))])
 def test_shapes_that_are_no_product_are_refused(shapes):
     with pytest.raises(ValueError, match=r"^the gradient of a product .* must be \(\.\.\., p, r\), got"):

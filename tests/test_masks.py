@@ -159,6 +159,7 @@ def test_padding_keeps_its_own_copy_of_the_lengths():
     assert not mask.lengths.flags.writeable
 
 
+@pytest.mark.usefixtures("own_messages")
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
@@ -252,6 +253,7 @@ def test_what_is_refused(make, error, message):
         make()
 
 
+@pytest.mark.usefixtures("own_messages")
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [

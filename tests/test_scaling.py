@@ -39,14 +39,15 @@ def test_jacobian_is_the_derivative_of_softmax(rng):
     np.testing.assert_allclose(jacobian.sum(axis=0), 0, atol=1e-15)
 
 
-@pytest.mark.parametrize("weights", [np.ones((1, M)), np.ones((M, 1)), np.float64(1.0)])
-def test_jacobian_is_of_one_query(weights):
-    with pytest.raises(ValueError, match="the weights of one query have one axis, got shape"):
-        scaling.softmax_jacobian(weights)
+@pytest.mark.usefixtures("own_messages")
+@pytest.mark.parametrize("attention", [np.ones((1, M)), np.ones((M, 1)), np.float64(1.0)])
+def test_jacobian_is_of_one_query(attention):
+    with pytest.raises(ValueError, match="the attention of one query has one axis, got shape"):
+        scaling.softmax_jacobian(attention)
 
 
 @pytest.mark.equation("eq-entropy")
 def test_entropy_counts_yes_no_questions():
-    weights = np.array([[0.5, 0.25, 0.125, 0.125], [1.0, 0.0, 0.0, 0.0], [0.25, 0.25, 0.25, 0.25]])
-    assert scaling.entropy(weights).tolist() == [0.5 * 1 + 0.25 * 2 + 0.25 * 3, 0.0, 2.0]
-    assert not np.signbit(scaling.entropy(weights)).any()
+    attention = np.array([[0.5, 0.25, 0.125, 0.125], [1.0, 0.0, 0.0, 0.0], [0.25, 0.25, 0.25, 0.25]])
+    assert scaling.entropy(attention).tolist() == [0.5 * 1 + 0.25 * 2 + 0.25 * 3, 0.0, 2.0]
+    assert not np.signbit(scaling.entropy(attention)).any()

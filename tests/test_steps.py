@@ -61,11 +61,13 @@ def test_layers_that_one_picture_cannot_show_are_refused(options, rng):
         eleven_steps(np.ones((2, N, 21)), RowWeights.random(rng, d_model=21, h=3, **options))
 
 
+@pytest.mark.usefixtures("own_messages")
 def test_a_batch_is_needed(rng):
     with pytest.raises(ValueError, match="the eleven steps are those of a batch"):
         eleven_steps(np.ones((N, 21)), RowWeights.random(rng, d_model=21, h=3))
 
 
+@pytest.mark.usefixtures("own_messages")
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [

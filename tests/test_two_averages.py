@@ -130,6 +130,7 @@ def test_a_token_that_counts_twice_is_refused():
         two_averages.best_single_head_error(np.array([0.5, 0.5]), np.array([0.0, 1.0]))
 
 
+@pytest.mark.usefixtures("own_messages")
 @pytest.mark.parametrize(
     ("first", "second", "error", "message"),
     [

@@ -104,6 +104,7 @@ def test_kept_heads_write_their_part_of_the_sum(selection, h_kv, cls, weights, r
     assert_close(column.multi_head(X, X, X, kept if cls is ColumnWeights else kept.T).output, expected)
 
 
+@pytest.mark.usefixtures("own_messages")
 @pytest.mark.parametrize("selection", [[], slice(4, 4), np.zeros(6, dtype=bool), [[0, 1]]])
 def test_at_least_one_head_is_kept(selection, weights):
     with pytest.raises(
@@ -112,6 +113,7 @@ def test_at_least_one_head_is_kept(selection, weights):
         weights.heads(selection)
 
 
+@pytest.mark.usefixtures("own_messages")
 @pytest.mark.parametrize("selection", [[6], 7, [-7], [0.5], [True, False]])
 def test_heads_that_are_not_there_cannot_be_kept(selection, weights):
     with pytest.raises(IndexError):
@@ -139,6 +141,7 @@ def test_key_value_heads_must_divide_the_heads(h, h_kv, rng):
         ColumnWeights.random(rng, d_model=12, h=h, h_kv=h_kv, d_k=2, d_v=2)
 
 
+@pytest.mark.usefixtures("own_messages")
 @pytest.mark.parametrize("size", ["d_model", "h", "h_kv", "d_k", "d_v"])
 @pytest.mark.parametrize("value", [2.0, True, "2"])
 def test_sizes_are_whole_numbers(size, value, rng):
@@ -193,6 +196,7 @@ def test_rows_that_do_not_fit_are_named(name, expected, weights):
         RowWeights(**weights.T.arrays() | {name: array.mT if array.ndim == 3 else array})
 
 
+@pytest.mark.usefixtures("own_messages")
 @pytest.mark.parametrize(
     ("replacement", "message"),
     [

@@ -1,6 +1,6 @@
 """What a layer costs: parameters, multiply-adds and bytes, read off the shapes of its weights."""
 
-from typing import NamedTuple
+from typing import NamedTuple, SupportsIndex
 
 import numpy as np
 from numpy import ndarray as Array
@@ -32,11 +32,11 @@ class Costs(NamedTuple):
 
 
 def shape_only_weights(
-    d_model: int,
-    h: int,
-    h_kv: int | None = None,
-    d_k: int | None = None,
-    d_v: int | None = None,
+    d_model: SupportsIndex,
+    h: SupportsIndex,
+    h_kv: SupportsIndex | None = None,
+    d_k: SupportsIndex | None = None,
+    d_v: SupportsIndex | None = None,
     bias: bool = True,
     dtype: DTypeLike = np.float32,
 ) -> ColumnWeights:
@@ -84,7 +84,10 @@ def parameters(weights: ColumnWeights | RowWeights) -> int:
 
 
 def multiply_adds(
-    weights: ColumnWeights | RowWeights, n: int, m: int | None = None, visible: Array | Mask | None = None
+    weights: ColumnWeights | RowWeights,
+    n: SupportsIndex,
+    m: SupportsIndex | None = None,
+    visible: Array | Mask | None = None,
 ) -> Costs:
     """How many multiplications, each with an addition, the matrix products of one forward pass take.
 
@@ -137,7 +140,7 @@ def multiply_adds(
     )
 
 
-def visible_pairs(mask: Mask, n: int, m: int | None = None, batch: tuple[int, ...] = ()) -> int:
+def visible_pairs(mask: Mask, n: SupportsIndex, m: SupportsIndex | None = None, batch: tuple[int, ...] = ()) -> int:
     """How many pairs of a query and a key a structured mask leaves visible.
 
     A query sees one unbroken run of keys under each of the masks of this package, so that runs are
@@ -205,7 +208,9 @@ def crossover(weights: ColumnWeights | RowWeights) -> float:
     return (one_token.total - quadratic) / quadratic
 
 
-def activation_bytes(weights: ColumnWeights | RowWeights, n: int, m: int | None = None) -> Costs:
+def activation_bytes(
+    weights: ColumnWeights | RowWeights, n: SupportsIndex, m: SupportsIndex | None = None
+) -> Costs:
     """How many bytes each step of a straightforward forward pass takes, for one sequence.
 
     Computes :eq:`eq-activations`. `scores` counts the scores and `averages` the attention weights and

@@ -19,16 +19,16 @@ def dot_product_variance(d_k: int, mean: float = 0.0, variance: float = 1.0) -> 
     return d_k * (variance**2 + 2 * variance * mean**2)
 
 
-def softmax_jacobian(weights: Float[Array, " m"]) -> Float[Array, "m m"]:
-    """How the attention weights of one query move when its scores do, from the weights alone.
+def softmax_jacobian(attention: Float[Array, " m"]) -> Float[Array, "m m"]:
+    """How the attention of one query changes when its scores do, from the attention alone.
 
-    Computes :eq:`eq-softmax-jacobian`: entry ``(i, j)`` is the derivative of weight ``i`` by score
-    ``j``. All entries vanish when one weight takes everything.
+    Computes :eq:`eq-softmax-jacobian`: entry ``(i, j)`` is the derivative of what key ``i`` gets
+    by score ``j``. All entries vanish when one key gets everything.
 
     Raises
     ------
     ValueError
-        If the weights are not those of one query, an array of one axis.
+        If the attention is not that of one query, an array of one axis.
 
     Examples
     --------
@@ -38,12 +38,12 @@ def softmax_jacobian(weights: Float[Array, " m"]) -> Float[Array, "m m"]:
     >>> np.abs(softmax_jacobian(np.array([0.0, 1.0]))).max()
     np.float64(0.0)
     """
-    if np.ndim(weights) != 1:
-        raise ValueError(f"the weights of one query have one axis, got shape {np.shape(weights)}")
-    return np.diag(weights) - np.outer(weights, weights)
+    if np.ndim(attention) != 1:
+        raise ValueError(f"the attention of one query has one axis, got shape {np.shape(attention)}")
+    return np.diag(attention) - np.outer(attention, attention)
 
 
-def entropy(weights: Float[Array, "*q m"]) -> Float[Array, "*q"]:
+def entropy(attention: Float[Array, "*q m"]) -> Float[Array, "*q"]:
     """How widely each query looks, in bits: zero for one key, ``log2(m)`` for all keys alike.
 
     Computes :eq:`eq-entropy` along the last axis.
@@ -53,5 +53,5 @@ def entropy(weights: Float[Array, "*q m"]) -> Float[Array, "*q"]:
     >>> entropy(np.array([[1.0, 0.0, 0.0, 0.0], [0.25, 0.25, 0.25, 0.25]]))
     array([0., 2.])
     """
-    logarithms = np.log2(weights, out=np.zeros_like(weights), where=weights > 0)
-    return -(weights * logarithms).sum(axis=-1) + 0.0
+    logarithms = np.log2(attention, out=np.zeros_like(attention), where=attention > 0)
+    return -(attention * logarithms).sum(axis=-1) + 0.0

@@ -11,6 +11,7 @@ from numpy import ndarray as Array
 
 from .. import gradients
 from .._checks import ROWS as convention
+from .._checks import Number
 from ..gradients import Gradients
 from ..layer import MultiHeadAttention
 from ..masks import Mask
@@ -70,7 +71,7 @@ class FastMultiHeadAttention:
         self,
         weights: RowWeights | ColumnWeights,
         *,
-        scale: float | None = None,
+        scale: Number | None = None,
         prepare: row.Prepare | None = None,
         extra_keys: tuple[Float[Array, "h_kv s d_k"], Float[Array, "h_kv s d_v"]] | None = None,
         threads: int | None = None,
@@ -85,7 +86,7 @@ class FastMultiHeadAttention:
 
     def __call__(
         self,
-        queries: Float[Array, "*b n d_model"],
+        queries: Float[Array, "*b n d_query"],
         keys: Float[Array, "*b m d_key"] | None = None,
         values: Float[Array, "*b m d_value"] | None = None,
         *,
@@ -114,7 +115,7 @@ class FastMultiHeadAttention:
 
     def vjp(
         self,
-        queries: Float[Array, "*b n d_model"],
+        queries: Float[Array, "*b n d_query"],
         keys: Float[Array, "*b m d_key"] | None = None,
         values: Float[Array, "*b m d_value"] | None = None,
         *,

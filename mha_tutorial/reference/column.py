@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from numpy import ndarray as Array
 
 from .._checks import COLUMNS as convention
-from .._checks import check_positive, check_prepare, check_scale
+from .._checks import Number, check_positive, check_prepare, check_scale
 from .._finite import add_bias, bound, settle, wide
 from ..masks import Mask
 from ..trace import Trace
@@ -125,7 +125,7 @@ def dot_product(Q: Float[Array, "*h d_k n"], K: Float[Array, "*h d_k m"]) -> Flo
     convention.check_arrays(Q=Q, K=K)
     convention.check_one_width(Q, K)
     Q, K = wide(Q, K)
-    with np.errstate(over="ignore", invalid="ignore"):  # a hidden token may hold anything
+    with np.errstate(over="ignore", invalid="ignore"):  # masked positions may hold anything
         scores = K.mT @ Q
     return settle(scores, Q, K, convention.features, bound(Q, K, convention.features))
 
@@ -147,7 +147,7 @@ def scaled_dot_product(Q: Float[Array, "*h d_k n"], K: Float[Array, "*h d_k m"])
     return dot_product(Q, K) / math.sqrt(Q.shape[convention.features])
 
 
-def scaled_by(scale: float | int) -> Score:
+def scaled_by(scale: Number) -> Score:
     """Make a score of the inner product times a number of your own, which may be zero or negative.
 
     Raises
@@ -237,7 +237,7 @@ def bilinear(W: Float[Array, "d_k d_q"]) -> Score:
     return score
 
 
-def gaussian(bandwidth: float) -> Score:
+def gaussian(bandwidth: Number) -> Score:
     """Make a score that falls with the squared distance, so that the weights are a Gaussian kernel's.
 
     Computes :eq:`eq-gaussian-score`. Attention with it is kernel regression.
@@ -421,7 +421,7 @@ def project(
     """
     dtype = X.dtype
     W, X = wide(W, X)
-    with np.errstate(invalid="ignore", over="ignore"):  # a hidden token may hold anything
+    with np.errstate(invalid="ignore", over="ignore"):  # masked positions may hold anything
         return _add_bias(W @ X[..., None, :, :], b).astype(dtype, copy=False)
 
 
