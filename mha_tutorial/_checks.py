@@ -116,25 +116,24 @@ class Convention(NamedTuple):
         names = ("X", "X", "X") if _same(Q, K) and _same(K, V) else ("Q", "K", "V")
         self.check_arrays(**dict(zip(names, (Q, K, V), strict=True)))
         self.check_type(names[0], Q, "weights", weights)
-        widths = dict(zip(("W_q", "W_k", "W_v"), weights.widths, strict=True))
-        for name, array, (matrix, width) in zip(names, (Q, K, V), widths.items(), strict=True):
-            others = widths.values() if name == "X" else [width]
-            self.check_width(name, array, width, weights.d_model, matrix, all(width == other for other in others))
+        matrices = ("W_q", "W_k", "W_v")
+        for name, array, matrix, width in zip(names, (Q, K, V), matrices, weights.widths, strict=True):
+            if array.shape[self.features] != width:
+                may_be_transposed = name != "X" or len(set(weights.widths)) == 1
+                raise self._wrong_width(name, array, width, weights.d_model, matrix, may_be_transposed)
         self.check_one_length(K, V)
 
-    def check_width(
-        self, name: str, array: Array, width: int, d_model: int, matrix: str, hint: bool = True
-    ) -> None:
-        """Refuse tokens of another width than a matrix reads, and notice a transposed input."""
-        if array.shape[self.features] == width:
-            return
+    def _wrong_width(
+        self, name: str, array: Array, width: int, d_model: int, matrix: str, may_be_transposed: bool
+    ) -> ValueError:
+        """What to say of tokens of another width than a matrix reads; a transposed input is noticed."""
         label, reader = ("d_model", "") if width == d_model else ("d_in", f" as {matrix} reads it")
         tokens = "m" if name in ("K", "V") else "n"
         expected = self.shape(label, tokens, lead="" if array.ndim == 2 else "..., ")
         transposed = f" Did you mean {name}.{_transpose(array)}?"
-        raise ValueError(
+        return ValueError(
             f"{self} {name} must be {expected} with {label}={width}{reader}, got {array.shape}."
-            + (transposed if hint and array.shape[self.tokens] == width else "")
+            + (transposed if may_be_transposed and array.shape[self.tokens] == width else "")
         )
 
     def check_residual(self, X: Array, weights) -> None:
@@ -408,6 +407,8 @@ class Convention(NamedTuple):
                 f"{self} visible must have at least two axes {self.shape('m', 'n')}, got shape {visible.shape}; "
                 "with one axis it could mean keys or queries"
             )
+        if visible.shape == shape:
+            return visible
         self.check_broadcast("visible", visible, shape)
         if structured:
             return visible[(None,) * (len(shape) - visible.ndim)]  # all axes, so that it is read in one way

@@ -326,7 +326,9 @@ class Documents(Mask):
     lengths: Int[Array, "*b documents"]
     align: Align | None = None
 
-    def __init__(self, lengths: Sequence[int] | Sequence[Sequence[int]] | Array, align: Align | None = None):
+    def __init__(
+        self, lengths: Sequence[int] | Sequence[Sequence[int] | Array] | Array, align: Align | None = None
+    ):
         whole = _whole(self, _filled(lengths))
         if not whole.ndim:
             raise ValueError(f"Documents: lengths must be a list of lengths, got {whole}; of one, [{whole}]")

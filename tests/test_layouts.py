@@ -624,6 +624,7 @@ def test_a_wrong_number_of_heads_is_refused(bert, rng):
     refused(keras, "keras", f"{fits} (17, 6, 11)", h=4)
 
 
+@pytest.mark.usefixtures("own_messages")
 @pytest.mark.parametrize("name", ["h", "h_kv"])
 @pytest.mark.parametrize("number", [0, -1, 2.0, "3", True])
 def test_numbers_of_heads_are_whole_and_positive(name, number, bert):
@@ -851,6 +852,7 @@ def test_types_are_named_and_never_changed(bert):
     refused(mixed, "bert", message, error=TypeError)
 
 
+@pytest.mark.usefixtures("own_messages")
 @pytest.mark.parametrize("weights", [None, {"W_q": np.ones((3, 4, 12))}])
 def test_only_weights_can_be_dumped(weights):
     message = f"weights must be ColumnWeights or RowWeights, got {type(weights).__name__}"

@@ -1,7 +1,7 @@
 """Move one layer between a library's layout and the package's, by patterns read forwards or backwards."""
 
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 from einops import rearrange
@@ -29,8 +29,8 @@ from .table import LAYOUTS, Layout
 def load(
     checkpoint: Any,
     layout: Layout | str,
-    h: int | None = None,
-    h_kv: int | None = None,
+    h: SupportsIndex | None = None,
+    h_kv: SupportsIndex | None = None,
     prefix: str = "",
     *,
     ignore: Collection[str] = (),
@@ -137,8 +137,8 @@ def convert(
     checkpoint: Any,
     source: Layout | str,
     target: Layout | str,
-    h: int | None = None,
-    h_kv: int | None = None,
+    h: SupportsIndex | None = None,
+    h_kv: SupportsIndex | None = None,
     prefix: str = "",
     to_prefix: str = "",
     *,
@@ -180,8 +180,8 @@ def known(layout: Layout | str) -> Layout:
 def unpack(
     checkpoint: Any,
     layout: Layout,
-    h: int | None = None,
-    h_kv: int | None = None,
+    h: SupportsIndex | None = None,
+    h_kv: SupportsIndex | None = None,
     prefix: str = "",
     ignore: Collection[str] = (),
 ) -> dict[str, Array]:

@@ -38,7 +38,7 @@ def hide(scores: Float[Array, "*h m n"], visible: Bool[Array, "*#h #m #n"] | Mas
     >>> hide(np.array([[1.0], [3.0]]), np.array([[False], [True]])).tolist()
     [[-inf], [3.0]]
     """
-    convention.check_arrays(scores=scores)
+    convention.check_array("scores", scores)
     visible = convention.visible(visible, scores.shape)
     return scores if visible is None else np.where(visible, scores, -np.inf)
 
@@ -60,7 +60,7 @@ def softmax(scores: Float[Array, "*h m n"]) -> Float[Array, "*h m n"]:
     >>> softmax(np.log([[1.0], [3.0]])).tolist()
     [[0.25], [0.75]]
     """
-    convention.check_arrays(scores=scores)
+    convention.check_array("scores", scores)
     dtype = scores.dtype
     (scores,) = wide(scores)  # 16 bits are too few for the sum
     largest = scores.max(axis=KEYS, keepdims=True, initial=-np.inf)
