@@ -356,6 +356,25 @@ def test_masks_are_drawn_with_the_first_query_on_top(ax):
         assert drawn.get_ylim()[0] > drawn.get_ylim()[1]
 
 
+def test_mask_axes_have_a_block_for_each_head_of_each_text(ax, rng):
+    visible = rng.random((2, 3, 4, 5)) < 0.5
+    figures.draw_mask_axes(visible, ax)
+    blocks = visible.reshape(6, 4, 5)
+    assert all(np.array_equal(grid.get_array(), block) for grid, block in zip(ax.collections, blocks, strict=True))
+    left, top = zip(*(grid.get_coordinates()[0, 0] for grid in ax.collections), strict=True)
+    assert left[:3] == left[3:]
+    assert left[0] < left[1] < left[2]
+    assert set(top[:3]) == {0}
+    assert max(top[3:]) < -4
+    assert [text for text in texts(ax) if text not in ("queries", "keys")] == [
+        "head 1",
+        "head 2",
+        "head 3",
+        "text 1",
+        "text 2",
+    ]
+
+
 def test_memory_shows_each_number_in_the_colour_of_its_token(ax):
     axes = ax.figure.subplots(1, 1, squeeze=False)
     figures.draw_memory({"name": np.array([[7, 8], [9, 10]])}, {"name": np.array([[0, 0], [1, 1]])}, axes)

@@ -22,7 +22,7 @@ from .heads import (  # noqa: E402
 )
 from .overview import draw_block, draw_layer, draw_sizes  # noqa: E402
 from .style import head_color  # noqa: E402
-from .tensors import draw_memory, draw_shapes, draw_visible  # noqa: E402
+from .tensors import draw_mask_axes, draw_memory, draw_shapes, draw_visible  # noqa: E402
 
 __all__ = [
     "draw_attention",
@@ -39,6 +39,7 @@ __all__ = [
     "draw_layer",
     "draw_lines",
     "draw_lookup",
+    "draw_mask_axes",
     "draw_memory",
     "draw_missed",
     "draw_moves",

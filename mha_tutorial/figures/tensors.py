@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy import ndarray as Array
 
-from .style import CURVES, NEUTRAL, head_color
+from .style import CURVES, KEY, NEUTRAL, QUERY, head_color
 
 
 def draw_visible(masks: dict[str, Array], axes: Array) -> Array:
@@ -18,13 +18,45 @@ def draw_visible(masks: dict[str, Array], axes: Array) -> Array:
         As many Axes as masks.
     """
     for ax, (name, visible) in zip(np.ravel(axes), masks.items(), strict=True):
-        ax.pcolormesh(visible, cmap="Blues", vmin=0, vmax=1.4, edgecolors="white", linewidth=1)
+        shades = matplotlib.colors.ListedColormap(["white", CURVES[2][0]])
+        ax.pcolormesh(visible, cmap=shades, vmin=0, vmax=1, edgecolors="#BBBBBB", linewidth=1)
         ax.invert_yaxis()
         ax.set_aspect("equal")
         ax.set_title(name)
         ax.set(xlabel="key", ylabel="query", xticks=[], yticks=[])
         ax.spines[:].set(visible=True, color=NEUTRAL)
     return axes
+
+
+def draw_mask_axes(visible: Array, ax: Axes) -> Axes:
+    """Draw a mask with all its axes: texts down, heads across, and in each block queries down, keys across.
+
+    Parameters
+    ----------
+    visible
+        ``(b, h, n, m)``
+    """
+    b, h, n, m = visible.shape
+    gap = 1.2
+    for text in range(b):
+        for head in range(h):
+            x, y = head * (m + gap), -text * (n + gap)
+            color = head_color(head)
+            edges = x + np.arange(m + 1), y - np.arange(n + 1)
+            shades = matplotlib.colors.ListedColormap(["white", color])
+            ax.pcolormesh(
+                *edges, visible[text, head], cmap=shades, vmin=0, vmax=1, edgecolors="#BBBBBB", linewidth=1
+            )
+            ax.plot([x, x + m, x + m, x, x], [y, y, y - n, y - n, y], color=color, linewidth=1.4)
+            if not text:
+                ax.text(x + m / 2, 0.3, f"head {head + 1}", color=color, ha="center", va="bottom")
+        ax.text(-1.3, y - n / 2, f"text {text + 1}", rotation=90, ha="right", va="center")
+        ax.text(-0.3, y - n / 2, "queries", color=QUERY, rotation=90, ha="right", va="center")
+    for head in range(h):
+        ax.text(head * (m + gap) + m / 2, y - n - 0.3, "keys", color=KEY, ha="center", va="top")
+    ax.set(xlim=(-2.2, h * (m + gap) - gap + 0.2), ylim=(y - n - 1.2, 1.2), aspect="equal")
+    ax.axis("off")
+    return ax
 
 
 def draw_memory(arrays: dict[str, Array], owners: dict[str, Array], axes: Array) -> Array:
