@@ -375,6 +375,18 @@ def test_mask_axes_have_a_block_for_each_head_of_each_text(ax, rng):
     ]
 
 
+def test_backward_graph_has_a_way_back_beside_every_way_forward(ax):
+    figures.draw_backward(ax)
+    drawn = [text for text in ax.texts if getattr(text, "arrow_patch", None)]
+    dashed = [arrow for arrow in drawn if arrow.arrow_patch.get_linestyle() == "--"]
+    assert len(drawn) == 9 + 9 + 1
+    assert len(dashed) == 9 + 1
+    assert all(arrow.xy[1] > arrow.xyann[1] for arrow in dashed)
+    assert all(arrow.xy[1] < arrow.xyann[1] for arrow in drawn if arrow not in dashed)
+    gradients = [text for text in texts(ax) if "bar" in text or "overline" in text]
+    assert len(gradients) == 9 + 1
+
+
 def test_memory_shows_each_number_in_the_colour_of_its_token(ax):
     axes = ax.figure.subplots(1, 1, squeeze=False)
     figures.draw_memory({"name": np.array([[7, 8], [9, 10]])}, {"name": np.array([[0, 0], [1, 1]])}, axes)

@@ -22,10 +22,11 @@ from .heads import (  # noqa: E402
 )
 from .overview import draw_block, draw_layer, draw_sizes  # noqa: E402
 from .style import head_color  # noqa: E402
-from .tensors import draw_mask_axes, draw_memory, draw_shapes, draw_visible  # noqa: E402
+from .tensors import draw_backward, draw_mask_axes, draw_memory, draw_shapes, draw_visible  # noqa: E402
 
 __all__ = [
     "draw_attention",
+    "draw_backward",
     "draw_bars",
     "draw_block",
     "draw_contributions",

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy import ndarray as Array
 
-from .style import CURVES, KEY, NEUTRAL, QUERY, head_color
+from .style import CURVES, KEY, NEUTRAL, OUTPUT, QUERY, VALUE, head_color
 
 
 def draw_visible(masks: dict[str, Array], axes: Array) -> Array:
@@ -142,5 +142,50 @@ def draw_shapes(steps: dict[str, Array], ax: Axes, token: int = 0) -> Axes:
                 x += width + apart
             x += between - apart
     ax.set(xlim=(-0.5, widest + 0.5), ylim=(-row * len(AXES) + 3.2, 3.4))
+    ax.axis("off")
+    return ax
+
+
+def draw_backward(ax: Axes) -> Axes:
+    """Draw the graph of one head: solid arrows forward, dashed ones back with the gradient that each carries."""
+    nodes = {  # where each stands, what is written, and its colour
+        "X": (2.5, 7.2, "$X$", NEUTRAL),
+        "Q": (0.6, 5.8, "$Q = XW^Q$", QUERY),
+        "K": (2.5, 5.8, "$K = XW^K$", KEY),
+        "V": (4.4, 5.8, "$V = XW^V$", VALUE),
+        "S": (1.55, 4.4, r"$S = QK^\top/\sqrt{d_k}$", NEUTRAL),
+        "A": (1.55, 3.0, "$A$ = softmax of the rows", NEUTRAL),
+        "head": (2.8, 1.6, "head $= AV$", NEUTRAL),
+        "Y": (2.8, 0.2, "$Y = $ sum of head $W^O$", OUTPUT),
+    }
+    edges = [  # forward from the first to the second; the gradient of the first comes back
+        ("X", "Q", r"$\bar X$"),
+        ("X", "K", r"$\bar X$"),
+        ("X", "V", r"$\bar X$"),
+        ("Q", "S", r"$\bar Q$"),
+        ("K", "S", r"$\bar K$"),
+        ("S", "A", r"$\bar S$"),
+        ("A", "head", r"$\bar A$"),
+        ("V", "head", r"$\bar V$"),
+        ("head", "Y", r"$\overline{\rm head}$"),
+    ]
+    for x, y, text, color in nodes.values():
+        box = {"boxstyle": "round,pad=0.35", "facecolor": "white", "edgecolor": color, "linewidth": 1.6}
+        ax.text(x, y, text, ha="center", va="center", color=color, bbox=box, zorder=3)
+    for start, end, gradient in edges:
+        tail, tip = np.array(nodes[start][:2]), np.array(nodes[end][:2])
+        along = (tip - tail) / np.hypot(*(tip - tail))
+        aside = 0.1 * np.array([-along[1], along[0]])
+        tail, tip = tail + along * 0.38 / abs(along[1]), tip - along * 0.38 / abs(along[1])
+        forward = {"arrowstyle": "-|>", "color": NEUTRAL, "linewidth": 1.6, "shrinkA": 0, "shrinkB": 0}
+        ax.annotate("", tip - aside, tail - aside, arrowprops=forward)
+        back = forward | {"linestyle": "--", "color": nodes[start][3]}
+        ax.annotate("", tail + aside, tip + aside, arrowprops=back)
+        place = (tail + tip) / 2 + aside * (5.5 if start == "head" else 3.2)
+        ax.text(*place, gradient, ha="center", va="center", color=nodes[start][3])
+    ax.text(3.1, -0.55, r"$\bar Y$, from the loss", ha="left", va="center", color=OUTPUT)
+    back = {"arrowstyle": "-|>", "color": OUTPUT, "linewidth": 1.6, "linestyle": "--", "shrinkA": 0, "shrinkB": 0}
+    ax.annotate("", (2.9, -0.15), (2.9, -0.75), arrowprops=back)
+    ax.set(xlim=(-0.35, 5.35), ylim=(-0.8, 7.6))
     ax.axis("off")
     return ax
