@@ -387,6 +387,23 @@ def test_backward_graph_has_a_way_back_beside_every_way_forward(ax):
     assert len(gradients) == 9 + 1
 
 
+def test_packed_matrices_give_each_head_its_columns(ax, rng):
+    X, matrices = rng.normal(size=(4, 5)), list(rng.normal(size=(2, 5, 3)))
+    figures.draw_packed(X, matrices, ax)
+    assert grids(ax) == ([4, 5, 5, 4, 4], [5, 3, 3, 3, 3])
+    assert np.array_equal(ax.collections[4].get_array(), X @ matrices[1])
+    assert len({grid.get_clim() for grid in ax.collections}) == 1
+    assert [text for text in texts(ax) if "×" in text] == ["$X$\n4 × 5", "packed $W^Q$\n5 × 6", "queries\n4 × 6"]
+    colors = [text.get_color() for text in ax.texts if text.get_text() == "head 2"]
+    assert colors == [style.head_color(1)] * 2
+
+
+def test_flow_has_an_arrow_from_each_step_to_the_next(ax):
+    figures.draw_flow({"a": "(1)", "b": "(2)", "c": "(3)"}, ax)
+    assert [text for text in texts(ax) if text] == ["a", "(1)", "b", "(2)", "c", "(3)"]
+    assert [start > end for _, start, _, end in arrows(ax)] == [True, True]
+
+
 def test_memory_shows_each_number_in_the_colour_of_its_token(ax):
     axes = ax.figure.subplots(1, 1, squeeze=False)
     figures.draw_memory({"name": np.array([[7, 8], [9, 10]])}, {"name": np.array([[0, 0], [1, 1]])}, axes)

@@ -22,7 +22,7 @@ from .heads import (  # noqa: E402
 )
 from .overview import draw_block, draw_layer, draw_sizes  # noqa: E402
 from .style import head_color  # noqa: E402
-from .tensors import draw_backward, draw_mask_axes, draw_memory, draw_shapes, draw_visible  # noqa: E402
+from .tensors import draw_backward, draw_flow, draw_mask_axes, draw_memory, draw_packed, draw_shapes, draw_visible  # noqa: E402
 
 __all__ = [
     "draw_attention",
@@ -35,6 +35,7 @@ __all__ = [
     "draw_cross_attention",
     "draw_curves",
     "draw_distributions",
+    "draw_flow",
     "draw_growth",
     "draw_hull",
     "draw_layer",
@@ -44,6 +45,7 @@ __all__ = [
     "draw_memory",
     "draw_missed",
     "draw_moves",
+    "draw_packed",
     "draw_product",
     "draw_residual_stream",
     "draw_shapes",

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy import ndarray as Array
 
-from .style import CURVES, KEY, NEUTRAL, OUTPUT, QUERY, VALUE, head_color
+from .style import CURVES, KEY, NEUTRAL, OUTPUT, QUERY, VALUE, draw_grid, frame, head_color, name_grid
 
 
 def draw_visible(masks: dict[str, Array], axes: Array) -> Array:
@@ -187,5 +187,48 @@ def draw_backward(ax: Axes) -> Axes:
     back = {"arrowstyle": "-|>", "color": OUTPUT, "linewidth": 1.6, "linestyle": "--", "shrinkA": 0, "shrinkB": 0}
     ax.annotate("", (2.9, -0.15), (2.9, -0.75), arrowprops=back)
     ax.set(xlim=(-0.35, 5.35), ylim=(-0.8, 7.6))
+    ax.axis("off")
+    return ax
+
+
+def draw_packed(X: Array, matrices: list[Array], ax: Axes) -> Axes:
+    """Draw one product with the matrices of all heads side by side, and what each head has of it.
+
+    Parameters
+    ----------
+    X
+        The tokens as rows.
+    matrices
+        ``(d_model, d)`` for each head.
+    """
+    gap = 1.6
+    products = [X @ matrix for matrix in matrices]
+    limit = max(np.abs(array).max() for array in [X, *matrices, *products])
+    draw_grid(X, 0, 0, NEUTRAL, ax, limit=limit)
+    name_grid("$X$", *X.shape, 0, X.shape[1], 0, ax)
+    x = X.shape[1]
+    for sign, name, blocks in (("·", "packed $W^Q$", matrices), ("=", "queries", products)):
+        ax.text(x + gap / 2, -len(X) / 2, sign, ha="center", va="center", fontsize=15)
+        x += gap
+        left = x
+        for head, block in enumerate(blocks):
+            draw_grid(block, x, 0, head_color(head), ax, limit=limit)
+            middle = x + block.shape[1] / 2
+            ax.text(middle, -len(block) - 0.3, f"head {head + 1}", color=head_color(head), ha="center", va="top")
+            x += block.shape[1]
+        name_grid(name, len(blocks[0]), sum(block.shape[1] for block in blocks), left, x, 0, ax)
+    return frame(ax)
+
+
+def draw_flow(steps: dict[str, str], ax: Axes) -> Axes:
+    """Draw steps below each other, the name of each on the left and its axes in a box on the right."""
+    for place, (name, axes) in enumerate(steps.items()):
+        box = {"boxstyle": "round,pad=0.35", "facecolor": "white", "edgecolor": NEUTRAL, "linewidth": 1.4}
+        ax.text(0, -place, name, ha="left", va="center")
+        ax.text(0.7, -place, axes, ha="center", va="center", bbox=box)
+        if place:
+            arrow = {"arrowstyle": "-|>", "color": NEUTRAL, "linewidth": 1.4}
+            ax.annotate("", (0.7, -place + 0.28), (0.7, -place + 0.72), arrowprops=arrow)
+    ax.set(xlim=(0, 1), ylim=(0.4 - len(steps), 0.4))
     ax.axis("off")
     return ax
