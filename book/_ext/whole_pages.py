@@ -16,6 +16,7 @@ import mha_tutorial
 
 ROOT = Path(__file__).parents[2]
 EMPTY_HEADER = re.compile(r"<th\b([^>]*)>\s*(?:<p>\s*</p>)?\s*</th>")
+PREPRINT = re.compile(r"arXiv preprint arXiv:(\d{4}\.\d{5})")
 VIEWPORT = re.compile(r'<meta\b[^>]*name="viewport"[^>]*>\s*')
 IMAGE = re.compile(r'<img\b[^>]*?\bsrc="(?P<address>[^"]+)"[^>]*>')
 ENTRANCE = """<!DOCTYPE html>
@@ -84,6 +85,7 @@ def repair_body(app, pagename, templatename, context, doctree):
     body = EMPTY_HEADER.sub(r"<td\1></td>", body)
     body = re.sub(r'<section id="(exercise|solution)-content">', r'<section class="\1-content">', body)
     body = body.replace('role="doc-biblioentry"', 'role="listitem"')
+    body = PREPRINT.sub(r'<a href="https://arxiv.org/abs/\1">arXiv:\1</a>', body)
     body = body.replace('<summary aria-label="Toggle hidden content">', "<summary>")  # its text says more
     sources = {name: source for source, name in app.builder.images.items()}
     context["body"] = IMAGE.sub(lambda match: sized(match, app, sources), body)
