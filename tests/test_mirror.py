@@ -15,7 +15,6 @@ SAME_THING = {  # in columns: in rows
     "COLUMNS": "ROWS",
     "ColumnWeights": "RowWeights",
     "Stack": "Join",
-    "stacked": "joined",
     "tall": "long",
 }
 

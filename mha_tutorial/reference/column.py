@@ -443,11 +443,11 @@ def concatenated_output(weights: ColumnWeights, heads: Float[Array, "*b h d_v n"
     (6, 5)
     """
     convention.check_heads(weights, heads)
-    stacked = rearrange(heads, "... h d_v n -> ... (h d_v) n")
+    concat_heads = rearrange(heads, "... h d_v n -> ... (h d_v) n")
     W_o = rearrange(weights.W_o, "h d_model d_v -> d_model (h d_v)")
-    W_o, stacked = wide(W_o, stacked)
+    W_o, concat_heads = wide(W_o, concat_heads)
     with np.errstate(invalid="ignore", over="ignore"):  # a head may be too large for its type
-        return _add_bias(W_o @ stacked, weights.b_o).astype(heads.dtype, copy=False)
+        return _add_bias(W_o @ concat_heads, weights.b_o).astype(heads.dtype, copy=False)
 
 
 def summed_output(weights: ColumnWeights, heads: Float[Array, "*b h d_v n"]) -> Float[Array, "*b d_model n"]:

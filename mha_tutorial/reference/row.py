@@ -443,11 +443,11 @@ def concatenated_output(weights: RowWeights, heads: Float[Array, "*b h n d_v"]) 
     (5, 6)
     """
     convention.check_heads(weights, heads)
-    joined = rearrange(heads, "... h n d_v -> ... n (h d_v)")
+    concat_heads = rearrange(heads, "... h n d_v -> ... n (h d_v)")
     W_o = rearrange(weights.W_o, "h d_v d_model -> (h d_v) d_model")
-    W_o, joined = wide(W_o, joined)
+    W_o, concat_heads = wide(W_o, concat_heads)
     with np.errstate(invalid="ignore", over="ignore"):  # a head may be too large for its type
-        return _add_bias(joined @ W_o, weights.b_o).astype(heads.dtype, copy=False)
+        return _add_bias(concat_heads @ W_o, weights.b_o).astype(heads.dtype, copy=False)
 
 
 def summed_output(weights: RowWeights, heads: Float[Array, "*b h n d_v"]) -> Float[Array, "*b n d_model"]:
