@@ -7,7 +7,7 @@ rule and makes the array on demand in either orientation.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, no_type_check
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -521,6 +521,7 @@ def _band(low: int, high: int, mask: Causal | Window, queries: slice, keys: slic
     return (low <= distance) & (distance <= high)
 
 
+@no_type_check  # `mha_tutorial.torch` calls it where code is traced or compiled, and lengths are no integers
 def offset(mask: Causal | Window | Documents, n: int, m: int) -> int:
     """How many positions the first query stands behind the first key.
 

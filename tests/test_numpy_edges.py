@@ -312,3 +312,5 @@ def test_structured_masks_are_not_ambiguous():
     )
     scores = np.zeros((3, 3, N, N))
     assert np.array_equal(row.hide(scores, OfTheSecondAxis())[0], row.hide(scores, Padding(lengths))[0])
+    masks = OfTheSecondAxis(), Padding(np.tile(lengths[0], (3, 1)))
+    assert np.array_equal(*(row.attention(x, x, x, visible=mask) for mask in masks))

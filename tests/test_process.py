@@ -484,6 +484,7 @@ def frame_of(name, module, back=None):
     )
 
 
+@pytest.mark.usefixtures("own_messages")  # what stands for a frame here is none
 def test_a_thread_waits_if_nothing_but_waiting_is_on_its_stack():
     bottom = frame_of("run", "threading")
     assert threads._waits(frame_of("wait", "threading", bottom))
