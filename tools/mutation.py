@@ -61,14 +61,14 @@ def run(name: str, sample: int | None) -> bool:
     prepare(folder, PARTS[name])
     made = mutmut(folder, "run", "no-such-name")  # makes the mutants, times the tests, and finds nothing to run
     if "nothing matches" not in made:
-        sys.exit(made)
+        sys.exit(made[-3000:])
     found = outcomes(folder)
     chosen = drawn(sorted(found), sample)
     left = [mutant for mutant in chosen if found[mutant] in ("not checked", "check was interrupted by user")]
     print(f"{name}: {len(chosen)} of {len(found)} mutants, {len(left)} of them to run", flush=True)
     if left:
         told = mutmut(folder, "run", *left)
-        rates = re.findall(r"([\d.]+) mutations/second", told) or sys.exit(told)
+        rates = re.findall(r"([\d.]+) mutations/second", told) or sys.exit(told[-3000:])
         print(f"{name}: {rates[-1]} mutants a second, on {os.cpu_count()} cores")
     return report(folder, name, chosen)
 
