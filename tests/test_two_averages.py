@@ -154,5 +154,5 @@ def test_what_is_no_average_is_refused(first, second, error, message):
 
 
 def test_weights_of_an_average_sum_to_one():
-    with pytest.raises(ValueError, match=r"must sum to one, got sums \[2.0, 1.0\]"):
+    with pytest.raises(ValueError, match=r"must sum to one, got \[2.0, 1.0\]"):
         two_averages.two_heads(np.array([2.0, 0.0]), np.array([0.0, 1.0]))

@@ -38,13 +38,13 @@ def two_heads(first: Float[Array, " m"], second: Float[Array, " m"]) -> RowWeigh
     wanted = np.stack([first, second])
     sums = wanted.sum(axis=1)
     if not np.allclose(sums, 1):
-        raise ValueError(f"the weights of an average must sum to one, got sums {sums.tolist()}")
+        raise ValueError(f"weights of an average must sum to one, got {sums.tolist()}")
     scores = np.log(wanted, out=np.full(wanted.shape, -100.0), where=wanted > 0)
     return RowWeights(
         W_q=np.ones((2, 1, 1)),  # the query is always 1
         W_k=scores[:, :, None],  # so that the keys are the scores
-        W_v=np.eye(2)[:, :, None],  # head 1 reads first numbers, head 2 second ones
-        W_o=np.eye(2)[:, None, :],  # and writes them into the first output, and the second
+        W_v=np.eye(2)[:, :, None],  # head 1 reads first numbers, head 2 second
+        W_o=np.eye(2)[:, None, :],  # and each writes its own output
     )
 
 
