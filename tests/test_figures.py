@@ -445,3 +445,42 @@ def test_shapes_draws_all_eleven_steps_with_their_axes(ax, rng):
     assert places[5] - places[4] == 3  # split: beside each other
     assert places[11] - places[10] > 3  # transposed: apart
     assert {stripe.get_facecolor()[3] for stripe in stripes} == {1}
+
+
+def test_modules_show_what_is_stored_and_which_kernels_there_are(ax):
+    shapes = {"W_q": (18, 12), "W_k": (6, 12), "W_v": (10, 12), "W_o": (12, 30)}
+    figures.draw_modules(shapes, ["naive", "fused"], ax)
+    written = texts(ax)
+    for name, (rows, columns) in shapes.items():
+        assert f"{name}\nLinear\n{rows} × {columns}" in written
+    assert "a kernel:\nnaive, fused\nor a function of your own" in written
+    assert sum(patch.get_linestyle() == "--" for patch in ax.patches) == 1  # prepare can be left out
+
+
+def test_strips_decode_each_stored_feature(ax):
+    places = np.array([[0, 1, 1], [0, 1, 2], [2, 1, 1], [0, 2, 1], [1, 2, 3]])
+    figures.draw_strips({"one": places, "two": places[:2]}, ax)
+    first = ["one", "1", "2", "1", "1", "3", "query", "value", "query", "key", "head 1", "head 2"]
+    assert texts(ax) == [*first, "two", "1", "2", "query", "head 1"]
+    colors = [matplotlib.colors.to_hex(patch.get_facecolor()) for patch in ax.patches[:5]]
+    assert colors == [color.lower() for color in (style.QUERY, style.QUERY, style.VALUE, style.QUERY, style.KEY)]
+    assert [line.get_color() for line in ax.lines] == [style.head_color(head) for head in (0, 1, 0)]
+
+
+def test_pairs_are_joined_by_arcs_between_their_cells(ax):
+    figures.draw_pairs({"near": [(0, 1), (2, 3)], "far": [(0, 2), (1, 3)]}, ax)
+    ends = [tuple(np.round(line.get_xdata()[[-1, 0]] - 0.5, 9)) for line in ax.lines]
+    assert ends == [(0, 1), (2, 3), (0, 2), (1, 3)]
+    assert texts(ax) == ["near", "0", "1", "2", "3", "far", "0", "2", "1", "3"]
+
+
+@pytest.mark.parametrize(("unit", "lines"), [(1, 1), (None, 0)])
+def test_ranges_lead_from_quartile_to_quartile(ax, unit, lines):
+    ranges = {"short": {"A": (1, 2, 4), "B": (3, 5, 7)}, "long": {"B": (2, 3, 8)}}
+    figures.draw_ranges(ranges, ax, unit)
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["A", "B"]
+    segments = [segment[:, 0].tolist() for collection in ax.collections for segment in collection.get_segments()]
+    assert segments == [[1, 4], [3, 7], [2, 8]]
+    named = {line.get_label(): list(line.get_xdata()) for line in ax.lines if line.get_label() in ranges}
+    assert named == {"short": [2, 5], "long": [3]}
+    assert sum(list(line.get_xdata()) == [1, 1] for line in ax.lines) == lines

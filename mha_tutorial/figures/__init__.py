@@ -23,6 +23,7 @@ from .heads import (  # noqa: E402
 from .overview import draw_block, draw_layer, draw_sizes  # noqa: E402
 from .style import head_color  # noqa: E402
 from .tensors import draw_backward, draw_flow, draw_mask_axes, draw_memory, draw_packed, draw_shapes, draw_visible  # noqa: E402
+from .torch import draw_modules, draw_pairs, draw_ranges, draw_strips  # noqa: E402
 
 __all__ = [
     "draw_attention",
@@ -44,14 +45,18 @@ __all__ = [
     "draw_mask_axes",
     "draw_memory",
     "draw_missed",
+    "draw_modules",
     "draw_moves",
     "draw_packed",
+    "draw_pairs",
     "draw_product",
+    "draw_ranges",
     "draw_residual_stream",
     "draw_shapes",
     "draw_sharing",
     "draw_sizes",
     "draw_steps",
+    "draw_strips",
     "draw_two_averages",
     "draw_two_heads",
     "draw_visible",

@@ -176,7 +176,8 @@ class MultiHeadAttention(nn.Module):
             If a tensor is not of the layer's type or widths, tensors do not fit each other, `visible` is not
             boolean, or `prepare` returns something else than it was given.
         """
-        q, k, v, visible, bias = self._project(queries, keys, values, visible, bias, positions)
+        tokens = queries, keys, values
+        q, k, v, visible, bias = self._project(*tokens, visible, bias, positions)
         return self._merge(self._attend(q, k, v, visible, bias), queries.shape[:-2])
 
     def trace(
@@ -217,21 +218,32 @@ class MultiHeadAttention(nn.Module):
             attention = softmax(scores, hidden)
         return scores, attention
 
-    def _project(self, queries: Tensor, keys: Tensor | None, values: Tensor | None, visible, bias, positions):
-        """What the kernel takes: tensors with one batch axis and one for the heads, extra keys included."""
+    def _project(
+        self,
+        queries: Tensor,
+        keys: Tensor | None,
+        values: Tensor | None,
+        visible,
+        bias,
+        positions,
+    ):
+        """What the kernel takes, with one batch axis and one for the heads."""
         keys = queries if keys is None else keys
         values = keys if values is None else values
-        W_q, W_k, W_v = self.W_q, self.W_k, self.W_v  # a module looks its parts up at each use
+        W_q, W_k, W_v = self.W_q, self.W_k, self.W_v  # a lookup each
         _checks.check_tokens((W_q, W_k, W_v), queries, keys, values)
-        q, k, v = _split(W_q(queries), self.d_k), _split(W_k(keys), self.d_k), _split(W_v(values), self.d_v)
+        q, k = _split(W_q(queries), self.d_k), _split(W_k(keys), self.d_k)
+        v = _split(W_v(values), self.d_v)
         if self.prepare is not None or positions is not None:
             q, k = self._prepared(q, k, queries, keys, positions)
         if queries.ndim > 3:
-            scores = (*queries.shape[:-2], q.shape[1], queries.shape[-2], keys.shape[-2])
-            visible, bias = _one_batch_axis("visible", visible, scores), _one_batch_axis("bias", bias, scores)
+            scores = (*queries.shape[:-2], q.shape[1], q.shape[2], k.shape[2])
+            visible = _one_batch_axis("visible", visible, scores)
+            bias = _one_batch_axis("bias", bias, scores)
         for extra in extra_of(self.extra_keys):
             if visible is not None and not isinstance(visible, Mask):
-                _checks.check_visible("MultiHeadAttention", visible, (*q.shape[:3], k.shape[2]))
+                scores = (*q.shape[:3], k.shape[2])
+                _checks.check_visible("MultiHeadAttention", visible, scores)
             k, v, visible, bias = extra.extend(q, k, v, visible, bias)
         return q, k, v, visible, bias
 
@@ -243,7 +255,15 @@ class MultiHeadAttention(nn.Module):
         _checks.check_prepared(made, q, k)
         return made
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, visible, bias, dropout: float | None = None) -> Tensor:
+    def _attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        visible,
+        bias,
+        dropout: float | None = None,
+    ) -> Tensor:
         options = {}
         if self.scale is not None:
             options["scale"] = self.scale
@@ -252,7 +272,7 @@ class MultiHeadAttention(nn.Module):
         return self.kernel(q, k, v, visible=visible, bias=bias, **options)
 
     def _merge(self, heads: Tensor, batch: torch.Size) -> Tensor:
-        """Put the heads of each token side by side and multiply by the whole ``W_o``."""
+        """Put the heads of each token side by side; multiply by the whole ``W_o``."""
         output = self.W_o(heads.transpose(1, 2).flatten(2))
         return output if len(batch) == 1 else output.reshape(*batch, *output.shape[1:])
 

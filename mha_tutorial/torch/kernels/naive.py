@@ -65,27 +65,42 @@ def naive(
     return run_kernel("naive", _naive, q, k, v, visible, bias, scale, **options)
 
 
-def _naive(q: Tensor, k: Tensor, v: Tensor, *, visible, bias, scale: float, dropout: float, log_sums: bool):
+def _naive(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    visible,
+    bias,
+    scale: float,
+    dropout: float,
+    log_sums: bool,
+):
     with no_autocast(q):
         scores, hidden = masked_scores(q, k, visible, bias, scale)
         attention = softmax(scores, hidden)
-        heads = weigh(drop(attention, dropout), settle(v.to(scores.dtype)), hidden).to(q.dtype)
+        values = settle(v.to(scores.dtype))
+        heads = weigh(drop(attention, dropout), values, hidden).to(q.dtype)
     return (heads, log_sums_of(scores, hidden)) if log_sums else heads
 
 
 def masked_scores(q: Tensor, k: Tensor, visible, bias: Tensor | None, scale: float):
-    """Score every key for every query, in float32 or wider; and say which pairs are hidden."""
+    """Score every key for every query, in float32 or wider; say what is hidden."""
     hidden = hidden_pairs(visible, bias, q.shape[0], q.shape[2], k.shape[2], q.device)
     wide = sums(q)
     (q, bad_queries), (k, bad_keys) = clean(q.to(wide)), clean(k.to(wide))
     return scores_of(q * scale, k, hidden, bias, (bad_queries, bad_keys)), hidden
 
 
-def softmax(scores: Float[Tensor, "b h n m"], hidden: Tensor | None = None) -> Float[Tensor, "b h n m"]:
-    """Turn each query's scores into attention: exactly zero where hidden, and all zero where all is hidden."""
+def softmax(
+    scores: Float[Tensor, "b h n m"],
+    hidden: Tensor | None = None,
+) -> Float[Tensor, "b h n m"]:
+    """Turn each query's scores into attention: exactly zero where a key is hidden."""
     if hidden is None:
         return scores.softmax(dim=-1)
-    return _with_something_to_see(scores, hidden)[0].softmax(dim=-1).masked_fill(hidden, 0)
+    scores, _ = _with_something_to_see(scores, hidden)
+    return scores.softmax(dim=-1).masked_fill(hidden, 0)
 
 
 def log_sums_of(scores: Float[Tensor, "b h n m"], hidden: Tensor | None) -> Float[Tensor, "b h n"]:

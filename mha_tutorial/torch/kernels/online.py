@@ -177,13 +177,14 @@ class _Online(torch.autograd.Function):
 
 
 def _forward(*arguments):
-    """The heads, and for each query its largest score and the sum of the exponentials of all minus that one."""
+    """The heads; each query's largest score; its sum of exponentials beside that."""
     problem = _Problem(*arguments)
     q, v = problem.q, problem.v
     selects = not (is_eager(v) and all_finite(v))
     blocks = []
     for queries, tiles in problem.tiles():
-        largest = q.new_full((*q.shape[:2], queries.stop - queries.start, 1), -torch.inf)
+        size = (*q.shape[:2], queries.stop - queries.start, 1)
+        largest = q.new_full(size, -torch.inf)
         total = torch.zeros_like(largest)
         weighted = torch.zeros_like(largest).expand(*largest.shape[:3], v.shape[-1])
         for tile in tiles:
@@ -193,7 +194,8 @@ def _forward(*arguments):
             exponentials = (scores - finite(larger)).exp()
             shrink = (largest - finite(larger)).exp()
             total = total * shrink + exponentials.sum(dim=-1, keepdim=True)
-            part = weigh(exponentials, tokens_of(v, tile.keys), hidden if selects else None)
+            values = tokens_of(v, tile.keys)
+            part = weigh(exponentials, values, hidden if selects else None)
             weighted = weighted * shrink + part
             largest = larger
         blocks.append((weighted / _without_zero(total, tiles), largest, total))
