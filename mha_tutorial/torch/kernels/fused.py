@@ -192,10 +192,8 @@ def _gradients_are_right(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, s
     if bias is not None and bias.numel():
         bias = bias.detach()
         added = max(bias.max().item(), -bias.masked_fill(bias.isneginf(), 0).min().item())
-    if abs(scale) * of_queries * of_keys + added < LARGE:  # a bound that is cheap, and wide for many tokens
-        return True
-    if not (q.numel() and k.numel()):
-        return True
+    if abs(scale) * of_queries * of_keys + added < LARGE or not (q.numel() and k.numel()):
+        return True  # by a bound that is cheap, and far too large for many tokens
     longest_q, longest_k = (torch.linalg.vector_norm(x, dim=-1, dtype=sums(x)).max().item() for x in (q, k))
     return abs(scale) * longest_q * longest_k + added < LARGE
 
