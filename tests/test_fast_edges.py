@@ -16,6 +16,11 @@ SMALL = Block(tokens=11, scores=9, side=3, masked_side=2, rows=8, tiny=0)
 SIZES = {"pieces": SMALL, "whole": Block()}
 
 
+@pytest.fixture(autouse=True)
+def unchecked(own_messages):
+    """Types are checked by test_fast.py; here thousands of tiles would be checked again."""
+
+
 def run(case: Case, **options):
     layer = FastMultiHeadAttention(case.weights, scale=case.scale, **options)
     inputs = [x for x in case[1:4] if x is not None]
