@@ -141,9 +141,7 @@ def _fused(q: Tensor, k: Tensor, v: Tensor, *, visible, bias, scale: float, drop
             if is_tame(q, k, heads) if hides else all_finite(q, k):
                 return heads
         elif _gradients_are_right(q, k, v, bias, scale):
-            heads = _call(*_differentiated_once(q, k, v, bias, dropout), dropout, **options)
-            if not hides or is_tame(heads.detach()):
-                return heads
+            return _call(*_differentiated_once(q, k, v, bias, dropout), dropout, **options)
     elif not is_transformed():
         if not (torch.compiler.is_compiling() or torch.jit.is_tracing()):
             q, k, v = _differentiated_once(q, k, v, bias, dropout)
