@@ -27,10 +27,13 @@ def all_different(answer, right, hint, mistakes=None):
 """
 
 
+PLUGINS = [part for name in ("nbval", "pytest_cov", "xdist", "hypothesispytest") for part in ("-p", f"no:{name}")]
+
+
 def grade(answers: Path, *options: str, **environment: str) -> tuple[dict[str, int], str]:
     """Run the grader on a folder of answers: how many tests came out how, and what it printed."""
     run = subprocess.run(
-        [sys.executable, "-m", "pytest", str(EXERCISES), "--color=no", *options],
+        [sys.executable, "-m", "pytest", str(EXERCISES), "--color=no", *PLUGINS, *options],
         env=os.environ | {"ANSWERS": str(answers)} | environment,
         capture_output=True,
         text=True,

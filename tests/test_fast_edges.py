@@ -37,9 +37,11 @@ TABLE = [
     for name, make in cases.items()
     for size, block in SIZES.items()
     for dtype in (np.float64, np.float32, np.float16)
+    if dtype != np.float16 or size == "whole"  # which goes the plain way, in one piece
 ]
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize(("make", "block", "dtype"), TABLE)
 def test_numbers_at_the_edges_in_tiles(make, block, dtype):
     case = make(dtype)
@@ -92,6 +94,7 @@ def assert_as_good(all_errors, most=2.0):
         assert np.median(ratios) <= most, (name, ratios)
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("exponential", [np.exp, np.exp2], ids=["exp", "exp2"])
 @pytest.mark.parametrize("power", [*range(-8, -3), *range(-3, 24, 6)])
 def test_exact_scores_are_as_good_as_plain(power, exponential):
@@ -122,6 +125,7 @@ def test_exact_scores_that_all_lie_around_a_large_one(exponential):
     assert_as_good(drawn)
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("size", [1, 10, 40, 100, 1e3, 1e4])
 def test_random_scores_are_as_good_as_plain(size):
     drawn = []
@@ -205,6 +209,7 @@ def test_large_and_small_values_under_large_and_small_weights(value):
 # --- the rest of the signature ----------------------------------------------------------------------------------
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("scale", [0, -0.5, 1.0, np.float32(2.25), 40.0])
 @pytest.mark.parametrize("visible", [None, Causal("top-left"), Padding([0, 29])])
 def test_any_scale(scale, visible, rng):
@@ -237,12 +242,13 @@ def biases(rng, h):
 SOME = {name: GROUPS[name] for name in ("h=3", "h=6 sharing 2")}
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("kind", biases(np.random.default_rng(0), 1))
 @pytest.mark.parametrize(("h", "h_kv"), SOME.values(), ids=SOME)
 def test_any_bias(kind, h, h_kv, rng):
     layer, inputs = FastMultiHeadAttention(draw(rng, h, h_kv), block=SMALL, threads=2), tokens(rng, 23, 29)
     bias = biases(rng, h)[kind]
-    for visible in (None, Causal("bottom-right"), Padding([20, 29])):
+    for visible in (None, Causal("bottom-right") & Padding([20, 29])):
         expected = layer.plain.trace(*inputs, visible=visible, bias=bias)
         assert_close(layer(*inputs, visible=visible, bias=bias), expected.output)
         output, backward = layer.vjp(*inputs, visible=visible, bias=bias)
@@ -272,6 +278,7 @@ def turned_by_head(q, k, positions):
     )
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize(("h", "h_kv"), SOME.values(), ids=SOME)
 @pytest.mark.parametrize("with_extra", [False, True])
 @pytest.mark.parametrize("block", SIZES.values(), ids=SIZES)

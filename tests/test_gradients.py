@@ -67,6 +67,7 @@ def test_product_rule_entry_by_entry(rng):
         assert_close(for_B[place], slope)
 
 
+@pytest.mark.usefixtures("own_messages")
 @in_both_conventions
 @pytest.mark.parametrize("visible", MASKS.values(), ids=MASKS)
 def test_gradients_are_central_differences(convention, visible, inputs, rng):

@@ -102,6 +102,7 @@ TABLE = [
 ]
 
 
+@pytest.mark.usefixtures("own_messages")
 @pytest.mark.parametrize(("make", "implementation", "dtype"), TABLE)
 def test_numbers_at_the_edges(make, implementation, dtype):
     case = make(dtype)

@@ -374,6 +374,7 @@ def uncompiled_flex(monkeypatch):
     torch._dynamo.reset()
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("biased", [False, True])
 def test_flex(mask, biased, uncompiled_flex):
@@ -391,6 +392,7 @@ def test_flex(mask, biased, uncompiled_flex):
     assert_as_good_as([[found]], [[plain]], [[expected]])
 
 
+@pytest.mark.no_cover
 @pytest.mark.filterwarnings("ignore:.*script_method.*:DeprecationWarning")  # PyTorch's own, on first compilation
 def test_flex_compiled():
     single = tensors(*inputs(HEADS[1], (5, 7)), dtype=torch.float32)

@@ -394,7 +394,7 @@ def some_tokens(*shape, dtype=torch.float64):
     return torch.randn(*shape, 12, generator=torch.Generator().manual_seed(1), dtype=dtype)
 
 
-STRUCTURED = [None, Causal(), Padding([5, 3]), Padding([2, 0]), Causal() & Padding([4, 3]), Window(2) & Causal()]
+STRUCTURED = [None, Causal(), Padding([2, 0]), Causal() & Padding([4, 3]), Window(2) & Causal()]
 
 
 def assert_equal(found, *expected):
@@ -404,13 +404,14 @@ def assert_equal(found, *expected):
 
 
 @compiling
+@pytest.mark.no_cover
 @pytest.mark.parametrize("kernel", BLOCKED)
 def test_one_graph_for_each_mask(kernel):
     """Captured whole, forward and backward; run without making code of it, which takes long."""
     torch._dynamo.reset()
     layer, x = small(BLOCKED[kernel]), some_tokens(2, 5)
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
-    structured = STRUCTURED if kernel == "fused" else STRUCTURED[4:5]
+    structured = STRUCTURED if kernel == "fused" else STRUCTURED[3:4]
     for visible in (*structured, torch.ones(5, 5).tril().bool()):
         outcomes = []
         for run in (compiled, layer):
@@ -422,6 +423,7 @@ def test_one_graph_for_each_mask(kernel):
 
 
 @compiling
+@pytest.mark.no_cover
 def test_compiled_to_code():
     torch._dynamo.reset()
     layer, x = small(), some_tokens(2, 5)
@@ -431,6 +433,7 @@ def test_compiled_to_code():
 
 
 @compiling
+@pytest.mark.no_cover
 def test_a_compiled_kernel_is_guarded_by_choice():
     """Nothing can be looked at in a graph. What nobody sees is zero there; what only some see is for `guarded`."""
     for visible, plain in (

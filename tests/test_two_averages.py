@@ -71,6 +71,7 @@ def optimised_error(first, second, width, seed):
     return float(loss().detach())
 
 
+@pytest.mark.usefixtures("own_messages")
 @pytest.mark.equation("eq-one-head-error")
 @tasks
 @pytest.mark.parametrize("width", [1, 2, 5])

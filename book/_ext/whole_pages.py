@@ -85,7 +85,8 @@ def repair_body(app, pagename, templatename, context, doctree):
     body = EMPTY_HEADER.sub(r"<td\1></td>", body)
     body = re.sub(r'<section id="(exercise|solution)-content">', r'<section class="\1-content">', body)
     body = body.replace('role="doc-biblioentry"', 'role="listitem"')
-    body = PREPRINT.sub(r'<a href="https://arxiv.org/abs/\1">arXiv:\1</a>', body)
+    if pagename.endswith("/bibliography"):  # elsewhere entries stand in titles of links
+        body = PREPRINT.sub(r'<a href="https://arxiv.org/abs/\1">arXiv:\1</a>', body)
     body = body.replace('<summary aria-label="Toggle hidden content">', "<summary>")  # its text says more
     sources = {name: source for source, name in app.builder.images.items()}
     context["body"] = IMAGE.sub(lambda match: sized(match, app, sources), body)
