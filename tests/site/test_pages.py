@@ -103,3 +103,16 @@ def test_identifiers_of_the_notation_stay_whole(reader):
             ".filter((code) => code.getClientRects().length > 1).map((code) => code.textContent)"
         )
         assert [code for code in broken if not re.search(r"[\s,]", code)] == []
+
+
+def test_formulas_take_about_the_room_kept_for_them(reader):
+    with reader("desktop") as visit:
+        visit.open("book/notation.html")
+        rooms = visit.run(
+            """() => [...document.querySelectorAll('article span.math')].map((formula) => [
+              parseFloat(formula.style.getPropertyValue('--room')),
+              formula.getBoundingClientRect().width / parseFloat(getComputedStyle(formula).fontSize),
+            ]).filter(([, width]) => width)"""
+        )
+        assert len(rooms) > 50
+        assert sum(abs(kept - taken) for kept, taken in rooms) / len(rooms) < 0.5
