@@ -14,9 +14,9 @@ NO_INK = re.compile(
     r"\\(?:left|right|[bB]igg?[lr]?|mathbb|mathcal|hat|bar|tilde|overline|displaystyle|tfrac|frac|sqrt|[,;:! ])"
 )
 SIGN = re.compile(r"\\[a-zA-Z]+|\\.|[^{}\s&~]")
-SPACED = {*"=<>+-", *[r"\le", r"\ge", r"\ne", r"\leq", r"\geq", r"\neq", r"\approx", r"\in", r"\to", r"\mapsto", r"\times", r"\circ", r"\odot", r"\pm"]}
+SIGNS_BETWEEN = r"=|<|>|\+|-|\\(?:le|ge|ne|leq|geq|neq|approx|in|to|mapsto|times|circ|odot|pm)"
 NARROW = {*",.;:|()[]ijltf'!", r"\|"}
-NAMES = {*[r"\exp", r"\log", r"\ln", r"\sin", r"\cos", r"\max", r"\min", r"\det", r"\arg"]}
+FUNCTION = r"\\(?:exp|log|ln|sin|cos|max|min|det|arg)"
 
 
 def setup(app):
@@ -46,9 +46,9 @@ def width_of(tex: str) -> float:
 
 
 def width_of_sign(sign: str) -> float:
-    if sign in SPACED:
+    if re.fullmatch(SIGNS_BETWEEN, sign):
         return 1.3
-    if sign in NAMES:
+    if re.fullmatch(FUNCTION, sign):
         return 0.5 * (len(sign) - 1)
     if sign in NARROW:
         return 0.4
