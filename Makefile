@@ -47,8 +47,9 @@ $(SITE)/.built: $(BIN)/.installed $(BOOK_SOURCES)
 serve: book
 	$(BIN)/python -m http.server $(PORT) --bind 127.0.0.1 --directory $(SITE)
 
+# Hypothesis draws the same inputs on every run (its profile "ci"); `pytest` alone draws new ones.
 test: $(BIN)/.installed
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist loadfile --cov=mha_tutorial --ignore=tests/site
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist loadfile --cov=mha_tutorial --hypothesis-profile=ci --ignore=tests/site
 
 test-site: book
 	MHA_SITE=required $(BIN)/python -m pytest -n logical --maxprocesses 4 --no-cov -p no:nbval tests/site

@@ -278,7 +278,6 @@ def turned_by_head(q, k, positions):
     )
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize(("h", "h_kv"), SOME.values(), ids=SOME)
 @pytest.mark.parametrize("with_extra", [False, True])
 @pytest.mark.parametrize("block", SIZES.values(), ids=SIZES)
