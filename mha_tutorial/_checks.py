@@ -1,6 +1,7 @@
 """What a public function checks at its door, in the words of the convention it speaks."""
 
 import warnings
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -87,6 +88,38 @@ class Convention(NamedTuple):
         self.check_type(name, array, other, reference)
         if array.shape != reference.shape:
             raise ValueError(f"{self} {name} must be like {other}, {reference.shape}, got {array.shape}")
+
+    def check_part(self, heads: Array, log_sums: Array) -> None:
+        """Refuse heads and log-sums that are not of the same queries."""
+        self.check_array("heads", heads)
+        self.check_array("log_sums", log_sums, axes=0)
+        expected = (*heads.shape[:-2], heads.shape[self.tokens])
+        if log_sums.shape != expected:
+            raise ValueError(
+                f"{self} log_sums must hold one number for each query of the heads {heads.shape}, {expected}, "
+                f"got shape {log_sums.shape}"
+            )
+
+    def check_parts(self, one, other) -> None:
+        """Refuse to merge what is not twice the heads and the log-sums of the same queries."""
+        for part in (one, other):
+            if not isinstance(part, tuple) or len(part) != 2:
+                raise TypeError(f"{self} a part must be a pair, heads and log-sums, got {_kind(part)}")
+            self.check_part(*part)
+        self.check_like("the other heads", other[0], "the heads", one[0])
+
+    def check_made(self, d_heads: Array, heads: Array, log_sums: Array, Q: Array, V: Array) -> None:
+        """Refuse what attention from these queries to these values has not made."""
+        expected = (*Q.shape[:-2], *self.axes(V.shape[self.features], Q.shape[self.tokens]))
+        for name, array in (("heads", heads), ("d_heads", d_heads)):
+            self.check_array(name, array)
+            self.check_type(name, array, "V", V)
+            if array.shape != expected:
+                raise ValueError(
+                    f"{self} {name} must be {self.shape('d_v', 'n', lead='..., ')} = {expected} "
+                    f"for these queries and values, got shape {array.shape}"
+                )
+        self.check_part(heads, log_sums)
 
     def check_one_width(self, Q: Array, K: Array) -> None:
         """Refuse queries and keys that cannot be compared number by number."""
@@ -414,6 +447,33 @@ class Convention(NamedTuple):
             return visible[(None,) * (len(shape) - visible.ndim)]  # all axes, so that it is read in one way
         self.check_one_reading("visible", visible, shape)
         return visible
+
+    def tiles(self, visible, shape: tuple[int, ...]) -> Callable[[slice, slice], Array | None]:
+        """Make a function that cuts out of a mask what some queries see of some keys; None where all is visible.
+
+        A structured mask makes each tile when it is asked for, and never the whole array. Axes on which a tile does
+        not depend have length one.
+
+        Parameters
+        ----------
+        shape
+            That of all scores.
+        """
+        if visible is None:
+            return lambda queries, keys: None
+        if not isinstance(visible, Mask):
+            self.visible(visible, shape)
+
+        def tile(queries: slice, keys: slice) -> Array:
+            if not isinstance(visible, Mask):
+                places = zip(self.axes(keys, queries), visible.shape[-2:], strict=True)
+                return visible[(..., *(place if size > 1 else slice(None) for place, size in places))]
+            part = visible.tile(queries, keys, shape[self.tokens], shape[self.features], shape[:-2])
+            part = part.mT if self.weights is ColumnWeights else part
+            sizes = self.axes(keys.stop - keys.start, queries.stop - queries.start)
+            return self.visible(part[(None,) * (len(shape) - part.ndim)], (*shape[:-2], *sizes))
+
+        return tile
 
 
 COLUMNS = Convention("column", features=-2, tokens=-1, weights=ColumnWeights)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from mha_tutorial import Causal, ColumnWeights, Documents, MultiHeadAttention, Padding, Prefix, Window
 from mha_tutorial.analysis import _runs, counting
+from mha_tutorial.reference import row
 from tests.helpers import D_K, D_MODEL, D_V, M, N
 from tests.mask_helpers import EveryOther, combined
 
@@ -294,3 +295,60 @@ def test_a_causal_mask_leaves_half_of_the_quadratic_part():
     n, weights = 1024, counting.shape_only_weights(512, 8)
     every, causal = (counting.multiply_adds(weights, n, visible=visible) for visible in (None, Causal()))
     assert causal.scores / every.scores == causal.averages / every.averages == (n + 1) / (2 * n)
+
+
+@pytest.mark.equation("eq-traffic")
+@pytest.mark.parametrize("dtype", [np.float16, np.float64])
+def test_naive_traffic_is_what_each_step_reads_and_writes(dtype, rng):
+    weights = counting.shape_only_weights(**SIZES, dtype=dtype)
+    q, k, v = (rng.normal(size=(6, *shape)).astype(dtype) for shape in ((N, D_K), (M, D_K), (M, D_V)))
+    scores = q @ k.mT
+    attention = row.softmax(scores)
+    heads = attention @ v
+    read, written = (q, k, scores, attention, v), (scores, attention, heads)
+    expected = counting.Traffic(*(sum(array.nbytes for array in arrays) for arrays in (read, written)))
+    assert counting.naive_traffic(weights, N, M) == counting.naive_traffic(weights.T, N, M) == expected
+    assert expected.total == expected.read + expected.written
+
+
+@pytest.mark.equation("eq-traffic")
+@pytest.mark.parametrize("block", [1, 2, 3, 100])
+def test_tiled_traffic_is_what_tiles_are_given(block, rng):
+    """Keys and values are as many as those that the scores of all tiles are made of."""
+    weights = counting.shape_only_weights(**SIZES, dtype=np.float64)
+    q, k, v = (rng.normal(size=(6, *shape)) for shape in ((N, D_K), (M, D_K), (M, D_V)))
+    keys = 0
+
+    def score(queries, some_keys):
+        nonlocal keys
+        keys += some_keys.shape[-2]
+        return row.scaled_dot_product(queries, some_keys)
+
+    heads, log_sums = row.online_attention(q, k, v, score, block=block)
+    expected = q.nbytes + keys * (k[:, 0].nbytes + v[:, 0].nbytes), heads.nbytes + log_sums.nbytes
+    assert counting.tiled_traffic(weights, N, M, block) == expected
+    assert counting.tiled_traffic(weights.T, N, M, block) == expected
+
+
+def test_traffic_of_self_attention_has_as_many_keys_as_queries():
+    weights = counting.shape_only_weights(512, h=8)
+    assert counting.naive_traffic(weights, 1000) == counting.naive_traffic(weights, 1000, 1000)
+    assert counting.tiled_traffic(weights, 1000, block=256) == counting.tiled_traffic(weights, 1000, 1000, 256)
+
+
+@pytest.mark.equation("eq-roofline")
+def test_arithmetic_is_limited_by_the_memory_or_by_the_processor():
+    speeds = [counting.attainable(intensity, peak=300.0, bandwidth=2.0) for intensity in (0, 3, 149, 150, 151, 9e9)]
+    assert speeds == [0, 6, 298, 300, 300, 300]
+
+
+@pytest.mark.usefixtures("own_messages")
+@pytest.mark.parametrize(
+    ("sizes", "error"), [((-1, 1, 1), ValueError), ((1, 1.5, 1), TypeError), ((1, 1, 0), ValueError)]
+)
+def test_traffic_of_what_is_no_size_is_refused(sizes, error):
+    with pytest.raises(error, match="must be"):
+        counting.tiled_traffic(counting.shape_only_weights(64, 1), *sizes)
+    if sizes[-1]:
+        with pytest.raises(error, match="must be"):
+            counting.naive_traffic(counting.shape_only_weights(64, 1), *sizes[:2])

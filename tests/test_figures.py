@@ -484,3 +484,44 @@ def test_ranges_lead_from_quartile_to_quartile(ax, unit, lines):
     named = {line.get_label(): list(line.get_xdata()) for line in ax.lines if line.get_label() in ranges}
     assert named == {"short": [2, 5], "long": [3]}
     assert sum(list(line.get_xdata()) == [1, 1] for line in ax.lines) == lines
+
+
+def test_tiles_are_numbered_without_those_that_are_hidden(ax):
+    visible = np.tri(7, 5, dtype=bool)  # in tiles of three: two of three wide, three rows of them, the first half
+    figures.draw_tiles(visible, 3, ax)
+    assert texts(ax) == ["1", "2", "3", "4", "5"]
+    frames = [(patch.get_xy(), patch.get_width(), patch.get_height()) for patch in ax.patches]
+    assert frames[0] == ((0, 0), 3, 3)
+    assert frames[-1] == ((3, 6), 2, 1)
+    assert np.array_equal(np.asarray(ax.collections[0].get_array()).reshape(7, 5), visible)
+
+
+def test_running_maximum_is_the_largest_of_all_blocks_so_far(ax):
+    scores = np.array([0.0, 1.0, -2.0, 0.5, 3.0, 2.0, 1.0])
+    figures.draw_running_maximum(scores, 2, ax)
+    (lines,) = ax.collections
+    assert [(x, x_end, y) for (x, y), (x_end, _) in lines.get_segments()] == [
+        (0, 2, 1),
+        (2, 4, 1),
+        (4, 6, 3),
+        (6, 7, 3),
+    ]
+    assert texts(ax) == ["× 0", "× 1", "× 0.14", "× 1"]  # exp(1 - 3) is 0.135
+    assert np.array_equal(ax.lines[0].get_ydata(), scores)
+    assert [label.get_text() for label in ax.get_xticklabels()] == [f"block {i}" for i in (1, 2, 3, 4)]
+
+
+def test_running_maximum_of_equal_scores_leaves_room_above(ax):
+    figures.draw_running_maximum(np.zeros(3), 3, ax)
+    assert ax.get_ylim()[1] > 0
+
+
+def test_roofline_rises_with_the_bandwidth_and_ends_at_the_peak(ax):
+    figures.draw_roofline({"naive": 32.0, "tiled": 500.0}, 312e12, 1.5e12, ax)
+    roof, naive, tiled = ax.lines
+    assert roof.get_xdata().tolist() == [8, 208, 2000]
+    assert roof.get_ydata().tolist() == [12, 312, 312]
+    assert (naive.get_xdata().tolist(), naive.get_ydata().tolist()) == ([32], [48])
+    assert tiled.get_ydata().tolist() == [312]
+    assert [line.get_label() for line in ax.lines[1:]] == ["naive", "tiled"]
+    assert ax.get_xscale() == ax.get_yscale() == "log"

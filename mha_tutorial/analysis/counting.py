@@ -31,6 +31,18 @@ class Costs(NamedTuple):
         return sum(self)
 
 
+class Traffic(NamedTuple):
+    """How many bytes go from and to main memory."""
+
+    read: int
+    written: int
+
+    @property
+    def total(self) -> int:
+        """Both together."""
+        return self.read + self.written
+
+
 def shape_only_weights(
     d_model: SupportsIndex,
     h: SupportsIndex,
@@ -262,3 +274,110 @@ def cache_bytes(weights: ColumnWeights | RowWeights, m: int, dtype: DTypeLike | 
     convention_of(weights)
     itemsize = np.dtype(weights.dtype if dtype is None else dtype).itemsize
     return count("m", m, least=0) * weights.h_kv * (weights.d_k + weights.d_v) * itemsize
+
+
+def naive_traffic(weights: ColumnWeights | RowWeights, n: SupportsIndex, m: SupportsIndex | None = None) -> Traffic:
+    """How many bytes scores, softmax and averages move if each writes its result for the next to read.
+
+    Computes the first line of :eq:`eq-traffic`, of all heads for one sequence: the scores are written and read,
+    and so are the weights. Every array is counted once where it is read and once where it is written, which is the
+    least there can be: a softmax in three passes reads the scores three times.
+
+    Parameters
+    ----------
+    n
+        The number of queries.
+    m
+        The number of keys, `n` if left out.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a length is not a whole number, or negative.
+
+    References
+    ----------
+    Dao and others, *FlashAttention*, algorithm 0.
+
+    Examples
+    --------
+    >>> naive_traffic(shape_only_weights(64, h=1, dtype=np.float16), n=16384).total / 2**30
+    2.0078125
+    """
+    convention_of(weights)
+    n = count("n", n, least=0)
+    m = n if m is None else count("m", m, least=0)
+    d_k, d_v = weights.d_k, weights.d_v
+    of_one_number = weights.h * weights.dtype.itemsize
+    return Traffic(
+        read=of_one_number * ((n + m) * d_k + n * m + n * m + m * d_v),
+        written=of_one_number * (n * m + n * m + n * d_v),
+    )
+
+
+def tiled_traffic(
+    weights: ColumnWeights | RowWeights, n: SupportsIndex, m: SupportsIndex | None = None, block: int = 128
+) -> Traffic:
+    """How many bytes attention moves if its scores never leave the fast memory that a tile fits into.
+
+    Computes the second line of :eq:`eq-traffic`, of all heads for one sequence and without a mask: a block of
+    queries is read once and its averages are written once, and all keys and values are read once for each block
+    of queries. The log-sums, one number for each query, are written too.
+
+    Parameters
+    ----------
+    n, m
+        As for `naive_traffic`.
+    block
+        How many queries meet the keys together.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a length is not a whole number, or negative; if `block` is below 1.
+
+    References
+    ----------
+    Dao, *FlashAttention-2*, algorithm 1.
+
+    Examples
+    --------
+    >>> weights = shape_only_weights(64, h=1, dtype=np.float16)
+    >>> round(naive_traffic(weights, n=16384).total / tiled_traffic(weights, n=16384, block=256).total, 1)
+    7.9
+    """
+    convention_of(weights)
+    n, block = count("n", n, least=0), count("block", block)
+    m = n if m is None else count("m", m, least=0)
+    d_k, d_v = weights.d_k, weights.d_v
+    of_one_number = weights.h * weights.dtype.itemsize
+    return Traffic(
+        read=of_one_number * (n * d_k + -(-n // block) * m * (d_k + d_v)),
+        written=of_one_number * (n * d_v + n),
+    )
+
+
+def attainable(intensity: float, peak: float, bandwidth: float) -> float:
+    """How much arithmetic per second a machine can do at most for a program that needs data for it.
+
+    Computes :eq:`eq-roofline`.
+
+    Parameters
+    ----------
+    intensity
+        The FLOPs that the program does for each byte that it moves.
+    peak
+        The most FLOPs per second of the machine.
+    bandwidth
+        The most bytes per second that its memory moves.
+
+    References
+    ----------
+    Williams, Waterman and Patterson, *Roofline*.
+
+    Examples
+    --------
+    >>> attainable(2.0, peak=100.0, bandwidth=10.0), attainable(20.0, peak=100.0, bandwidth=10.0)
+    (20.0, 100.0)
+    """
+    return min(peak, intensity * bandwidth)

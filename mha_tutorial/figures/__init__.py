@@ -6,6 +6,7 @@ require("mha_tutorial.figures", "matplotlib")
 
 from .attention import draw_attention, draw_hull, draw_lookup, draw_moves  # noqa: E402
 from .curves import draw_bars, draw_curves, draw_distributions, draw_lines, draw_weights  # noqa: E402
+from .flash import draw_roofline, draw_running_maximum, draw_tiles  # noqa: E402
 from .heads import (  # noqa: E402
     draw_contributions,
     draw_conventions,
@@ -52,11 +53,14 @@ __all__ = [
     "draw_product",
     "draw_ranges",
     "draw_residual_stream",
+    "draw_roofline",
+    "draw_running_maximum",
     "draw_shapes",
     "draw_sharing",
     "draw_sizes",
     "draw_steps",
     "draw_strips",
+    "draw_tiles",
     "draw_two_averages",
     "draw_two_heads",
     "draw_visible",

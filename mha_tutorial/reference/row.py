@@ -11,6 +11,7 @@ from numpy import ndarray as Array
 from .._checks import ROWS as convention
 from .._checks import Number, check_positive, check_prepare, check_scale
 from .._finite import add_bias, bound, settle, wide
+from .._sizes import count, slices
 from ..masks import Mask
 from ..trace import Trace
 from ..weights import RowWeights
@@ -342,6 +343,210 @@ def attention(
     scores = hide(score(Q, K), visible)
     A = softmax(scores)
     return weigh(V, A, scores != -np.inf)  # a bias of minus infinity hides, too
+
+
+def online_attention(
+    Q: Float[Array, "*h n d_q"],
+    K: Float[Array, "*h m d_k"],
+    V: Float[Array, "*h m d_v"],
+    score: Score = scaled_dot_product,
+    visible: Bool[Array, "*#h #n #m"] | Mask | None = None,
+    block: int = 256,
+) -> tuple[Float[Array, "*h n d_v"], Float[Array, "*h n"]]:
+    """Give each query the average that `attention` gives it, a tile of its scores after the other.
+
+    Computes :eq:`eq-online-softmax`: each query carries the largest score so far, the sum of the exponentials
+    beside it, and the sum of the values weighted by them. Where a larger score comes, both sums shrink. No more
+    than `block` by `block` scores of each head exist at a time, and tiles in which all is hidden are left out.
+
+    What is not finite, and what is masked, is treated as in `attention`. The sums are divided last: values within
+    a factor m of the largest number of 32 bits, or of their type if it has more, may overflow.
+
+    Parameters
+    ----------
+    score
+        It is given some queries and some keys at a time, so it may not depend on where they stand: it cannot be
+        `biased` by an array of all scores.
+    block
+        How many queries, and how many keys, a tile has at most.
+
+    Returns
+    -------
+    heads, log_sums
+        The averages, and for each query the logarithm of the sum of the exponentials of its scores,
+        :eq:`eq-log-sum`: what `merge` needs to know. Minus infinity, and a head of zeros, for a query that sees
+        no key.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `attention`; and if `block` is not a whole number, or below 1.
+
+    References
+    ----------
+    Milakov and Gimelshein, *Online Normalizer Calculation for Softmax*; Rabe and Staats, *Self-attention Does Not
+    Need O(n²) Memory*; Dao and others, *FlashAttention*.
+
+    Examples
+    --------
+    >>> K, V = np.log([[1.0], [3.0], [4.0]]), np.array([[8.0], [0.0], [2.0]])
+    >>> heads, log_sums = online_attention(np.ones((1, 1)), K, V, block=2)
+    >>> heads.round(12).tolist(), np.exp(log_sums).round(12).tolist()
+    ([[2.0]], [8.0])
+    """
+    convention.check_arrays(Q=Q, K=K, V=V)
+    convention.check_one_length(K, V)
+    score, block = convention.checked(score), count("block", block)
+    seen = convention.tiles(visible, convention.scores_shape(Q, K))
+    (n, m), d_v = (x.shape[convention.tokens] for x in (Q, K)), V.shape[convention.features]
+    dtype = np.result_type(np.float32, Q)
+    heads = np.zeros((*Q.shape[:-2], *convention.axes(d_v, n)), V.dtype)
+    log_sums = np.zeros((*Q.shape[:-2], n), dtype)
+
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        for queries in slices(n, block):
+            q = Q[..., queries, :]
+            largest = np.full((*Q.shape[:-2], *convention.axes(1, q.shape[convention.tokens])), -np.inf, dtype)
+            total, weighted = np.zeros_like(largest), np.zeros((), dtype)
+            for keys in slices(m, block):
+                tile = seen(queries, keys)
+                if tile is not None and not tile.any():
+                    continue
+                k, (v,) = K[..., keys, :], wide(V[..., keys, :])
+                scores = hide(score(q, k), tile)
+                larger = np.maximum(largest, scores.max(axis=KEYS, keepdims=True))
+                finite = np.where(larger == -np.inf, 0, larger)  # of a query that has seen nothing so far
+                shrink, exponentials = np.exp(largest - finite), np.exp(scores - finite)
+                total = total * shrink + exponentials.sum(axis=KEYS, keepdims=True)
+                weighted = weighted * shrink + weigh(v, exponentials, scores != -np.inf)
+                largest = larger
+            heads[..., queries, :] = weighted / np.where(total == 0, 1, total)
+            log_sums[..., queries] = (largest + np.log(total)).squeeze(axis=KEYS)
+    return heads, log_sums
+
+
+def merge(
+    one: tuple[Float[Array, "*h n d_v"], Float[Array, "*h n"]],
+    other: tuple[Float[Array, "*h n d_v"], Float[Array, "*h n"]],
+) -> tuple[Float[Array, "*h n d_v"], Float[Array, "*h n"]]:
+    """Give each query its average over all keys, from its averages over some of the keys and over the others.
+
+    Computes :eq:`eq-merge`: each part counts as much as the exponentials of its scores add up to. Both are
+    heads and log-sums, as `online_attention` returns them, and so is the result: it can be merged with a third
+    part, in any order. A part in which a query has seen nothing, and its log-sum is minus infinity, adds nothing,
+    whatever its head holds.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the heads are not floating arrays of one shape and type, or the log-sums not one floating number for
+        each query.
+
+    References
+    ----------
+    Rabe and Staats, *Self-attention Does Not Need O(n²) Memory*.
+
+    Examples
+    --------
+    >>> one, other = (np.array([[2.0]]), np.log([1.0])), (np.array([[6.0]]), np.log([3.0]))
+    >>> heads, log_sums = merge(one, other)
+    >>> heads.round(12).tolist(), np.exp(log_sums).round(12).tolist()
+    ([[5.0]], [4.0])
+    """
+    convention.check_parts(one, other)
+    (heads, log_sums), (other_heads, other_log_sums) = one, other
+    dtype = heads.dtype
+    log_sums, other_log_sums = wide(log_sums, other_log_sums)
+
+    largest = np.maximum(log_sums, other_log_sums)
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        finite = np.where(largest == -np.inf, 0, largest)  # of a query that has seen nothing in either part
+        total, weighted = np.zeros_like(largest), np.zeros((), largest.dtype)
+        for averages, part in ((heads, log_sums), (other_heads, other_log_sums)):
+            exponentials = np.exp(part - finite)
+            total = total + exponentials
+            weights = exponentials[..., :, None]
+            weighted = weighted + np.where(weights == 0, 0, weights * averages)
+        averages = weighted / np.where(total == 0, 1, total)[..., :, None]
+        return averages.astype(dtype, copy=False), largest + np.log(total)
+
+
+def online_backward(
+    d_heads: Float[Array, "*h n d_v"],
+    Q: Float[Array, "*h n d_k"],
+    K: Float[Array, "*h m d_k"],
+    V: Float[Array, "*h m d_v"],
+    heads: Float[Array, "*h n d_v"],
+    log_sums: Float[Array, "*h n"],
+    scale: Number | None = None,
+    visible: Bool[Array, "*#h #n #m"] | Mask | None = None,
+    block: int = 256,
+) -> tuple[Float[Array, "*h n d_k"], Float[Array, "*h m d_k"], Float[Array, "*h m d_v"]]:
+    """Carry the gradient of a loss from the heads of `online_attention` back to queries, keys and values.
+
+    Computes :eq:`eq-flash-backward-row`: no weight was kept, so each tile of them is computed once more, from its
+    scores and the log-sums. What is not finite, and what is masked, is treated as in `gradients.backward`.
+
+    A log-sum is rounded to its type, and a weight has that error times the size of the scores: in 32 bits, scores
+    of a thousand leave three or four digits.
+
+    Parameters
+    ----------
+    d_heads
+        The derivative of the loss by each number of the heads.
+    heads, log_sums
+        What ``online_attention(Q, K, V, scaled_by(scale), visible)`` returned, or what `merge` made of parts.
+    scale
+        The factor between inner product and score: ``1/sqrt(d_k)`` if left out, as in `scaled_dot_product`.
+
+    Returns
+    -------
+    tuple
+        The derivatives of the loss by Q, K and V.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `online_attention`; and if `d_heads` or `heads` is not shaped like the heads, or `log_sums` is not one
+        number for each query.
+
+    References
+    ----------
+    Dao and others, *FlashAttention*, appendix B.
+
+    Examples
+    --------
+    >>> Q, K, V = np.zeros((1, 1)), np.ones((2, 1)), np.array([[1.0], [5.0]])
+    >>> heads, log_sums = online_attention(Q, K, V)
+    >>> [x.round(12).tolist() for x in online_backward(np.ones((1, 1)), Q, K, V, heads, log_sums)]
+    [[[0.0]], [[0.0], [0.0]], [[0.5], [0.5]]]
+    """
+    convention.check_arrays(Q=Q, K=K, V=V)
+    convention.check_one_width(Q, K)
+    convention.check_one_length(K, V)
+    convention.check_made(d_heads, heads, log_sums, Q, V)
+    factor = Q.shape[convention.features] ** -0.5 if scale is None else check_scale(scale)
+    score, block, dtype = scaled_by(factor), count("block", block), Q.dtype
+    seen = convention.tiles(visible, convention.scores_shape(Q, K))
+    d_heads, Q, K, V, heads = wide(d_heads, Q, K, V, heads)
+    dQ, dK, dV = (np.zeros_like(x) for x in (Q, K, V))
+
+    with np.errstate(over="ignore", invalid="ignore"):
+        D = (d_heads * heads).sum(axis=convention.features, keepdims=True)
+        for queries in slices(Q.shape[convention.tokens], block):
+            q, d, mean = (x[..., queries, :] for x in (Q, d_heads, D))
+            for keys in slices(K.shape[convention.tokens], block):
+                k, v = (x[..., keys, :] for x in (K, V))
+                scores = hide(score(q, k), seen(queries, keys))
+                hidden = scores == -np.inf
+                A = np.where(hidden, 0, np.exp(scores - log_sums[..., queries, None]))
+                dA = d @ v.mT
+                dS = np.where(hidden, 0, A * (dA - mean) * factor)
+                dQ[..., queries, :] += weigh(k, dS, ~hidden)
+                dK[..., keys, :] += weigh(q, dS.mT, ~hidden.mT)
+                dV[..., keys, :] += weigh(d, A.mT, ~hidden.mT)
+        dQ, dK, dV = (x.astype(dtype, copy=False) for x in (dQ, dK, dV))
+    return dQ, dK, dV
 
 
 def multi_head(
