@@ -124,8 +124,8 @@ def unshifted_attention(
     """Average the values by the exponentials of the scores as they are, a tile of keys after the other.
 
     Softmax subtracts the maximum of a row first, which protects from overflow. Where `are_bounded` says that
-    there is none, the exponentials and the averages of one tile of keys are simply added to those of the next:
-    there is no maximum that a later tile could change.
+    there is none, the exponentials and the weighted values of one tile of keys are simply added to those of the
+    next: there is no maximum that a later tile could change.
 
     Parameters
     ----------
@@ -156,20 +156,20 @@ def unshifted_attention(
     if not kv_tiles:
         heads[...] = 0
         return
-    averages, row_sum = workspace("averages", *q.shape[:-1], v.shape[-1]), workspace("row_sum", *q.shape[:-1], 1)
+    weighted, total = workspace("weighted", *q.shape[:-1], v.shape[-1]), workspace("total", *q.shape[:-1], 1)
     # Heads that share keys, one below the other: their queries are rows of one product.
-    stacked, stacked_sum = (x.reshape(*q.shape[:2], -1, x.shape[-1]) for x in (averages, row_sum))
+    stacked, stacked_total = (x.reshape(*q.shape[:2], -1, x.shape[-1]) for x in (weighted, total))
     for number, tile in enumerate(kv_tiles):
         exponentials = tile_exponentials(q, k, tile, exponential, workspace)
         values, ones = v[..., tile.keys, :], workspace.ones(exponentials.shape[-1])
         if number == 0:
-            np.matmul(exponentials, ones, out=stacked_sum)  # faster than exponentials.sum(axis=-1)
+            np.matmul(exponentials, ones, out=stacked_total)  # faster than exponentials.sum(axis=-1)
             np.matmul(exponentials, values, out=stacked)
         else:
-            stacked_sum += np.matmul(exponentials, ones, out=workspace("more row_sum", *stacked_sum.shape))
-            stacked += np.matmul(exponentials, values, out=workspace("more averages", *stacked.shape))
-    row_sum[row_sum == 0] = 1  # of a query that sees nothing
-    np.divide(averages, row_sum, out=heads)  # p d_v quotients, not p m
+            stacked_total += np.matmul(exponentials, ones, out=workspace("more total", *stacked_total.shape))
+            stacked += np.matmul(exponentials, values, out=workspace("more weighted", *stacked.shape))
+    total[total == 0] = 1  # of a query that sees nothing
+    np.divide(weighted, total, out=heads)  # p d_v quotients, not p m
 
 
 def tile_exponentials(q: Array, k: Array, tile: KeyTile, exponential: Callable, workspace: Workspace) -> Array:
@@ -197,9 +197,9 @@ def unshifted_softmax(q: Array, k: Array, tile: Tile, exponential: Callable, wor
             some = by_head[..., start + partial.start : start + partial.stop]
             np.multiply(some, visible, out=some)
     ones = workspace.ones(attention.shape[-1])
-    row_sum = np.matmul(attention, ones, out=workspace("row_sum", *attention.shape[:-1], 1))
-    row_sum[row_sum == 0] = 1  # of a query that sees nothing
-    attention /= row_sum
+    total = np.matmul(attention, ones, out=workspace("total", *attention.shape[:-1], 1))
+    total[total == 0] = 1  # of a query that sees nothing
+    attention /= total
     return attention
 
 

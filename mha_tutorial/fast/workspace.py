@@ -15,7 +15,7 @@ class Workspace:
     --------
     >>> workspace = Workspace(np.float32)
     >>> first, second = workspace("scores", 2, 3), workspace("scores", 3, 2)
-    >>> np.shares_memory(first, second), np.shares_memory(first, workspace("row_sum", 2, 3))
+    >>> np.shares_memory(first, second), np.shares_memory(first, workspace("total", 2, 3))
     (True, False)
     """
 
