@@ -480,7 +480,7 @@ def test_online_backward_of_not_a_number_shows_where_the_kept_weights_show_it(co
     visible = np.zeros((M, N), bool)
     visible[:3, :2] = visible[3:, 2:] = True
     arrays = rng.normal(size=(BATCH, D_V, N)), *qkv
-    arrays[spoiled][0, 1, 1] = np.nan
+    arrays[spoiled][0, :, 1] = np.nan
     made = online(convention, *qkv, visible=visible)
     found = online_gradients(convention, *arrays, *made, visible=visible, block=2)
     for gradient, right in zip(found, kept_gradients(convention, *arrays, visible), strict=True):

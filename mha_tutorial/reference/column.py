@@ -398,15 +398,15 @@ def online_attention(
     convention.check_one_length(K, V)
     score, block = convention.checked(score), count("block", block)
     seen = convention.tiles(visible, convention.scores_shape(Q, K))
-    (n, m), d_v = (x.shape[convention.tokens] for x in (Q, K)), V.shape[convention.features]
-    dtype = np.result_type(np.float32, Q)
-    heads = np.zeros((*Q.shape[:-2], *convention.axes(d_v, n)), V.dtype)
-    log_sums = np.zeros((*Q.shape[:-2], n), dtype)
+    n, m = (x.shape[convention.tokens] for x in (Q, K))
+    h, d_v, dtype = Q.shape[:-2], V.shape[convention.features], np.result_type(np.float32, Q)
+    heads = np.zeros((*h, *convention.axes(d_v, n)), V.dtype)
+    log_sums = np.zeros((*h, n), dtype)
 
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         for queries in slices(n, block):
-            q = Q[..., :, queries]
-            largest = np.full((*Q.shape[:-2], *convention.axes(1, q.shape[convention.tokens])), -np.inf, dtype)
+            q, p = Q[..., :, queries], queries.stop - queries.start
+            largest = np.full((*h, *convention.axes(1, p)), -np.inf, dtype)
             total, weighted = np.zeros_like(largest), np.zeros((), dtype)
             for keys in slices(m, block):
                 tile = seen(queries, keys)
