@@ -464,7 +464,7 @@ class Convention(NamedTuple):
         if not isinstance(visible, Mask):
             self.visible(visible, shape)
 
-        def tile(queries: slice, keys: slice) -> Array:
+        def tile(queries: slice, keys: slice) -> Array | None:
             if not isinstance(visible, Mask):
                 places = zip(self.axes(keys, queries), visible.shape[-2:], strict=True)
                 return visible[(..., *(place if size > 1 else slice(None) for place, size in places))]

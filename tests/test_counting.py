@@ -338,7 +338,10 @@ def test_traffic_of_self_attention_has_as_many_keys_as_queries():
 
 @pytest.mark.equation("eq-roofline")
 def test_arithmetic_is_limited_by_the_memory_or_by_the_processor():
-    speeds = [counting.attainable(intensity, peak=300.0, bandwidth=2.0) for intensity in (0, 3, 149, 150, 151, 9e9)]
+    speeds = [
+        counting.attainable(intensity, peak=300.0, bandwidth=2.0)
+        for intensity in (0.0, 3.0, 149.0, 150.0, 151.0, 9e9)
+    ]
     assert speeds == [0, 6, 298, 300, 300, 300]
 
 

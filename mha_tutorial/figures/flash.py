@@ -54,6 +54,7 @@ def draw_tiles(visible: Array, block: int, ax: Axes) -> Axes:
     ax.xaxis.set_label_position("top")
     ax.set_xlabel("keys, read again for each row of tiles", color=KEY)
     ax.set_ylabel("queries, read once", color=QUERY)
+    ax.spines[:].set_visible(False)
     ax.set(xlim=(-0.05, m + 0.05), ylim=(n + 0.05, -0.05), aspect="equal")
     return ax
 
@@ -122,5 +123,8 @@ def draw_roofline(points: dict[str, float], peak: float, bandwidth: float, ax: A
         color, _, marker = CURVES[number % len(CURVES)]
         height = min(peak, intensity * bandwidth) / 1e12
         ax.plot([intensity], [height], marker, color=color, markersize=8, linestyle="none", label=name)
-    ax.set(xscale="log", yscale="log", xlabel="FLOPs for each byte moved", ylabel="trillions of FLOPs a second")
+    for of_axis, set_scale in ((ax.xaxis, ax.set_xscale), (ax.yaxis, ax.set_yscale)):
+        set_scale("log", base=2)
+        of_axis.set_major_formatter("{x:g}")
+    ax.set(xlabel="FLOPs for each byte moved", ylabel="trillions of FLOPs a second")
     return ax
