@@ -8,12 +8,14 @@ import pytest
 
 CHECKED = (  # every room but `torch`, which has checks of its own: checked code under `torch.compile` breaks
     "analysis",
+    "block",
     "examples",
     "fast",
     "gradients",
     "layer",
     "layouts",
     "masks",
+    "positions",
     "printing",
     "reference",
     "results",

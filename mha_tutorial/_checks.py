@@ -287,7 +287,7 @@ class Convention(NamedTuple):
             places = tuple(np.arange(length) for length in lengths.values())
             return places[0] if one else places
         if one and not isinstance(positions, tuple):
-            self._check_positions("positions", positions, "n", Q.shape[:-2], lengths["queries"])
+            self.check_positions("positions", positions, "n", Q.shape[:-2], lengths["queries"])
             return positions
         if not isinstance(positions, tuple) or len(positions) != 2:
             raise ValueError(
@@ -295,19 +295,25 @@ class Convention(NamedTuple):
                 f"(of the queries, of the keys), got {_kind(positions)}"
             )
         for place, (name, length), letter in zip(positions, lengths.items(), "nm", strict=True):
-            self._check_positions(f"positions of the {name}", place, letter, Q.shape[:-2], length)
+            self.check_positions(f"positions of the {name}", place, letter, Q.shape[:-2], length)
         return positions
 
-    def _check_positions(self, name: str, positions, letter: str, batch: tuple[int, ...], length: int) -> None:
+    def check_positions(self, name: str, positions, letter: str, batch: tuple[int, ...], length: int) -> None:
         """Refuse what is not one integer for each token."""
-        kind = getattr(positions, "dtype", type(positions).__name__)
-        if not isinstance(positions, np.ndarray) or not np.issubdtype(kind, np.integer):
-            raise TypeError(f"{self} {name} must be a NumPy array of integers, got {kind}")
+        self.check_integers(name, positions, axes=0)
         if positions.shape[-1:] != (length,) or not _broadcasts(positions.shape, (*batch, length)):
             raise ValueError(
                 f"{self} {name} must be ({letter},) or (..., {letter}) with {letter}={length}, "
                 f"one for each of the tokens {(*batch, length)}, got shape {positions.shape}"
             )
+
+    def check_integers(self, name: str, positions, axes: int = 1) -> None:
+        """Refuse what is not an array of integers with enough axes."""
+        kind = getattr(positions, "dtype", type(positions).__name__)
+        if not isinstance(positions, np.ndarray) or not np.issubdtype(kind, np.integer):
+            raise TypeError(f"{self} {name} must be a NumPy array of integers, got {kind}")
+        if positions.ndim < axes:
+            raise ValueError(f"{self} {name} must have an axis for the tokens, got the number {positions}")
 
     def prepared(self, prepare, positions, tokens: tuple[Array, Array], projected: tuple[Array, Array]):
         """What `prepare` makes of projected queries and keys, or these as they are if there is none."""

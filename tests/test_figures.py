@@ -525,3 +525,55 @@ def test_roofline_rises_with_the_bandwidth_and_ends_at_the_peak(ax):
     assert tiled.get_ydata().tolist() == [312]
     assert [line.get_label() for line in ax.lines[1:]] == ["naive", "tiled"]
     assert ax.get_xscale() == ax.get_yscale() == "log"
+
+
+def test_heat_maps_share_one_scale():
+    maps = {"a": np.array([[0.0, -4.0]]), "b": np.array([[1.0], [2.0]])}
+    axes = plt.figure().subplots(1, 2)
+    figures.draw_heat(maps, axes, x="feature", y="position")
+    for ax, (name, array) in zip(axes, maps.items(), strict=True):
+        assert np.array_equal(ax.images[0].get_array(), array)
+        assert ax.images[0].get_clim() == (-4, 4)
+        assert (ax.get_title(), ax.get_xlabel()) == (name, "feature")
+    assert [ax.get_ylabel() for ax in axes] == ["position", ""]
+    plt.close("all")
+
+
+def test_turned_vectors_have_the_angle_of_their_positions():
+    """A quarter turn for each position; arcs lead from the smaller angle to the larger, the short way round."""
+    axes = plt.figure().subplots(1, 2)
+    places = {"near": (0, 1), "far": (2, 3)}
+    figures.draw_turns(np.array([2.0, 0.0]), np.array([0.0, -1.0]), np.pi / 2, places, axes)
+    tips = [[annotation.xy for annotation in ax.texts if not annotation.get_text()] for ax in axes]
+    np.testing.assert_allclose(tips[0], [(2, 0), (2, 0), (0, -1), (1, 0)], atol=1e-9)
+    np.testing.assert_allclose(tips[1], [(2, 0), (-2, 0), (0, -1), (-1, 0)], atol=1e-9)
+    assert [text for text in texts(axes[1]) if text] == ["2", "3"]
+    plt.close("all")
+
+
+@pytest.mark.parametrize(
+    ("query", "key", "expected"),
+    [((1, 0), (0, 1), (0, 90)), ((0, 1), (1, 0), (0, 90)), ((-1, 0.1), (-1, -0.1), (174.3, 185.7))],
+)
+def test_the_arc_between_two_vectors_goes_the_short_way(ax, query, key, expected):
+    figures.draw_turns(np.array(query), np.array(key), 0.1, {"": (0, 0)}, [ax])
+    arc = ax.patches[0]
+    assert (round(arc.theta1, 1), round(arc.theta2, 1)) == expected
+
+
+def test_wiring_draws_a_box_for_each_part_and_a_line_past_what_is_added(ax):
+    blocks = {
+        "pre": ["branch", "RMS norm", "attention\nn × 6", "+"],
+        "post": ["branch", "attention", "+", "layer norm"],
+    }
+    figures.draw_wiring(blocks, ax)
+    assert texts(ax) == ["pre", "RMS norm", "attention\nn × 6", "+", "post", "attention", "+", "layer norm"]
+    boxes = [patch for patch in ax.patches if isinstance(patch, matplotlib.patches.Rectangle)]
+    colors = [matplotlib.colors.to_hex(box.get_edgecolor()).upper() for box in boxes]
+    assert colors == [style.NEUTRAL, style.QUERY, style.QUERY, style.NEUTRAL]
+    tops = [line.get_ydata()[0] for line in ax.lines]
+    ends = [line.get_ydata()[-1] for line in ax.lines]
+    assert len(tops) == 2
+    for box, inside in zip(boxes, (True, True, True, False), strict=True):
+        place = 0 if box.get_x() < 4 else 1
+        assert (ends[place] < box.get_y() < tops[place]) == inside

@@ -1,13 +1,22 @@
-"""`column.py` and `row.py` mirror each other: every line in which they differ is the convention."""
+"""`column.py` and `row.py` of a room mirror each other: every line in which they differ is the convention."""
 
 import ast
 import re
 from collections import Counter
 from pathlib import Path
 
-from mha_tutorial.reference import column, row
+import pytest
 
-COLUMN, ROW = (Path(module.__file__).read_text(encoding="utf-8").splitlines() for module in (column, row))
+from mha_tutorial import positions, reference
+
+in_every_room = pytest.mark.parametrize("room", [reference, positions])
+
+
+def lines_of(room) -> tuple[list[str], list[str]]:
+    """The lines of the column file of a room, and those of its row file."""
+    columns, rows = (Path(module.__file__).read_text(encoding="utf-8") for module in (room.column, room.row))
+    return columns.splitlines(), rows.splitlines()
+
 
 SAME_THING = {  # in columns: in rows
     "column": "row",
@@ -32,12 +41,14 @@ def _index_letters(word: str) -> str | list[str]:
     return sorted(word) if word in ("dmn", "nmd", "mn", "nm") else [word]
 
 
-def test_lines_that_differ_say_the_same_in_another_order():
-    others = [(c, r) for c, r in zip(COLUMN, ROW, strict=True) if words(c) != words(r)]
+@in_every_room
+def test_lines_that_differ_say_the_same_in_another_order(room):
+    others = [(c, r) for c, r in zip(*lines_of(room), strict=True) if words(c) != words(r)]
     assert others == []
 
 
-def test_same_functions_in_the_same_order_with_the_same_parameters():
+@in_every_room
+def test_same_functions_in_the_same_order_with_the_same_parameters(room):
     def signatures(lines):
         tree = ast.parse("\n".join(lines))
         return [
@@ -50,5 +61,6 @@ def test_same_functions_in_the_same_order_with_the_same_parameters():
             if isinstance(node, ast.FunctionDef)
         ]
 
-    assert signatures(COLUMN) == signatures(ROW)
-    assert len(COLUMN) == len(ROW)
+    columns, rows = lines_of(room)
+    assert signatures(columns) == signatures(rows)
+    assert len(columns) == len(rows)

@@ -25,6 +25,7 @@ ROOT = equations.ROOT
 HOMES = ["mha_tutorial", "mha_tutorial.layouts", "mha_tutorial.torch"]  # which have an `__all__`
 MODULES = ["masks", "gradients", "torch.masks", "analysis.circuits", "analysis.counting", "analysis.scaling"]
 MODULES += ["reference.column", "reference.row", "reference.loops"]
+MODULES += ["positions", "positions.column", "positions.row", "torch.positions", "block"]
 
 
 def public_names() -> dict[object, tuple[str, str]]:

@@ -16,6 +16,16 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[2]
 LABELLED = re.compile(r"\$\$(?P<latex>(?:(?!\$\$).)*?)\$\$\s*\((?P<label>[\w-]+)\)", re.DOTALL)
 DISPLAYED = re.compile(r"\$\$.*?\$\$(?:\s*\([\w-]+\))?", re.DOTALL)
+NAMES = {  # titles that a label does not spell
+    "alibi": "ALiBi",
+    "exp2": "Powers of two for exponentials",
+    "ov": "OV circuit",
+    "qk": "QK circuit",
+    "rms norm": "RMS norm",
+    "rope": "RoPE",
+    "rope relative": "RoPE scores by distance",
+    "swiglu": "SwiGLU",
+}
 ROLE = re.compile(r":eq:`([\w-]+)`")
 
 
@@ -71,9 +81,7 @@ def pair(name: str) -> str:
 def words(label: str) -> str:
     """A label as a title."""
     name = pair(label).removeprefix("eq-").replace("-columns", "").replace("-", " ")
-    return {"ov": "OV circuit", "qk": "QK circuit", "exp2": "Powers of two for exponentials"}.get(
-        name, name[0].upper() + name[1:]
-    )
+    return NAMES.get(name, name[0].upper() + name[1:])
 
 
 @functools.cache

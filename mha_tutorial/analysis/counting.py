@@ -95,6 +95,55 @@ def parameters(weights: ColumnWeights | RowWeights) -> int:
     return matrices + sum(size for name, size in sizes.items() if getattr(weights, name) is not None)
 
 
+def decoder_parameters(
+    weights: ColumnWeights | RowWeights,
+    d_hidden: SupportsIndex,
+    layers: SupportsIndex,
+    vocabulary: SupportsIndex,
+    tied: bool = True,
+) -> dict[str, int]:
+    """How many numbers a language model such as Llama learns, part by part.
+
+    A block holds the attention layer, the three matrices of `mha_tutorial.block.swiglu` and two gains; behind the
+    last one stands a third. The embedding has a row for each entry of the vocabulary, and so has the matrix that
+    turns tokens into scores for the next one, unless it is the same.
+
+    Parameters
+    ----------
+    weights
+        Of one layer of attention.
+    d_hidden
+        The width of the feed-forward part.
+    layers
+        The number of blocks.
+    vocabulary
+        How many different tokens there are.
+    tied
+        Whether embedding and output are one matrix.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a size is not a whole number, or below 1.
+
+    Examples
+    --------
+    >>> smollm2 = shape_only_weights(576, h=9, h_kv=3, d_k=64, d_v=64, bias=False)
+    >>> parts = decoder_parameters(smollm2, d_hidden=1536, layers=30, vocabulary=49152)
+    >>> sum(parts.values())
+    134515008
+    """
+    d_model, layers = weights.d_model, count("layers", layers)
+    embedding = count("vocabulary", vocabulary) * d_model
+    return {
+        "embedding": embedding,
+        "attention": layers * parameters(weights),
+        "feed-forward": layers * 3 * d_model * count("d_hidden", d_hidden),
+        "norms": (2 * layers + 1) * d_model,
+        "output": 0 if tied else embedding,
+    }
+
+
 def multiply_adds(
     weights: ColumnWeights | RowWeights,
     n: SupportsIndex,

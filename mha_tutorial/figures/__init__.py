@@ -5,6 +5,7 @@ from .._extras import require
 require("mha_tutorial.figures", "matplotlib")
 
 from .attention import draw_attention, draw_hull, draw_lookup, draw_moves  # noqa: E402
+from .block import draw_wiring  # noqa: E402
 from .curves import draw_bars, draw_curves, draw_distributions, draw_lines, draw_weights  # noqa: E402
 from .flash import draw_roofline, draw_running_maximum, draw_tiles  # noqa: E402
 from .heads import (  # noqa: E402
@@ -22,6 +23,7 @@ from .heads import (  # noqa: E402
     draw_two_heads,
 )
 from .overview import draw_block, draw_layer, draw_sizes  # noqa: E402
+from .positions import draw_heat, draw_turns  # noqa: E402
 from .style import head_color  # noqa: E402
 from .tensors import draw_backward, draw_flow, draw_mask_axes, draw_memory, draw_packed, draw_shapes, draw_visible  # noqa: E402
 from .torch import draw_modules, draw_pairs, draw_ranges, draw_strips  # noqa: E402
@@ -39,6 +41,7 @@ __all__ = [
     "draw_distributions",
     "draw_flow",
     "draw_growth",
+    "draw_heat",
     "draw_hull",
     "draw_layer",
     "draw_lines",
@@ -61,9 +64,11 @@ __all__ = [
     "draw_steps",
     "draw_strips",
     "draw_tiles",
+    "draw_turns",
     "draw_two_averages",
     "draw_two_heads",
     "draw_visible",
     "draw_weights",
+    "draw_wiring",
     "head_color",
 ]

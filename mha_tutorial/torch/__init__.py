@@ -15,11 +15,13 @@ for _dtype in (_torch.float32, _torch.float64):
 from .extra_keys import ExtraKeys  # noqa: E402
 from .kernels import KERNELS, backend_of, flex, fused, fused_on, guarded, naive, online  # noqa: E402
 from .layer import MultiHeadAttention  # noqa: E402
+from .positions import Rotary  # noqa: E402
 
 __all__ = [
     "KERNELS",
     "ExtraKeys",
     "MultiHeadAttention",
+    "Rotary",
     "backend_of",
     "flex",
     "fused",
