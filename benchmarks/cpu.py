@@ -4,11 +4,11 @@ python benchmarks/cpu.py            all sizes, in minutes, on a machine with not
 python benchmarks/cpu.py --quick    small sizes, in seconds, to see that everything runs; writes nothing
 
 The unit is the best that one writes by hand in PyTorch: one packed projection, `scaled_dot_product_attention`, one
-output projection. The floor is the matrix products alone. Everything is float32, with biases everywhere.
+output projection. The yardstick is the matrix products alone. Everything is float32, with biases everywhere.
 
 To add variants, add a family to FAMILIES: a function that takes a Problem and whether gradients are asked for, and
 returns a mapping from names to functions without arguments, each of which returns [output], or [output, gradient of
-the tokens], as arrays. A floor, in FLOORS, returns one such function, and nobody looks at what that returns.
+the tokens], as arrays. A yardstick, in YARDSTICKS, returns one such function, whose result nobody looks at.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import torch
 from harness import Step, peak_memory, race, refuse_if_wrong, relative, save
-from numpy_variants import Problem, numpy_floor, numpy_variants
+from numpy_variants import Problem, numpy_products, numpy_variants
 from torch import Tensor, nn
 from torch.nn.functional import linear, scaled_dot_product_attention
 
@@ -35,7 +35,7 @@ SIZES = {  # b, n, d_model, h, and how many rounds
 }
 QUICK = {"tiny": (2, 10, 512, 8, 3), "small": (2, 67, 96, 4, 3)}
 LENGTHS = {4096: True, 16384: False}  # for the memory; whether the scores of all pairs fit
-UNIT, FLOOR = "packed, by hand", "floor: matrix products"
+UNIT, PRODUCTS = "packed, by hand", "matrix products alone"
 SETTLE = 0.03  # seconds: idle threads of NumPy's and PyTorch's products look for work for about as long
 RTOL = 2e-5  # float32 against float64, of the largest number
 
@@ -139,7 +139,7 @@ def torch_variants(given: Problem, gradients: bool) -> dict[str, Step]:
     return {name: torch_step(module, given, gradients) for name, module in torch_modules(given)}
 
 
-def torch_floor(given: Problem, gradients: bool) -> Step:
+def torch_products(given: Problem, gradients: bool) -> Step:
     """The matrix products of one pass and nothing else, each into a place made before; causal ones are halved."""
     b, n, d_model, h = given.sizes
     d, seen = d_model // h, (n + 1) // 2 if given.causal else n
@@ -161,20 +161,23 @@ def torch_floor(given: Problem, gradients: bool) -> Step:
         products += [(left.T, out, times) for left, _, out, times in outputs]
     prepared = [(left, right, torch.zeros(left.shape[0], right.shape[1]), times) for left, right, times in products]
 
-    def floor():
+    def products():
         with torch.inference_mode():
             for left, right, out, times in prepared:
                 for _ in range(times):
                     torch.mm(left, right, out=out)
 
-    return floor
+    return products
 
 
 FAMILIES: dict[str, Callable[[Problem, bool], dict[str, Step]]] = {
     "torch": torch_variants,
     "numpy": numpy_variants,
 }
-FLOORS: dict[str, Callable[[Problem, bool], Step]] = {FLOOR: torch_floor, "floor: NumPy's products": numpy_floor}
+YARDSTICKS: dict[str, Callable[[Problem, bool], Step]] = {
+    PRODUCTS: torch_products,
+    "NumPy's products alone": numpy_products,
+}
 
 
 # --- measuring ---------------------------------------------------------------------------------------------------
@@ -192,7 +195,7 @@ def time_all(sizes: dict, shortest: float, settle: float) -> list[dict]:
                     variants |= family(given, gradients)
                 for name, step in variants.items():
                     refuse_if_wrong(name, step(), expected, RTOL)
-                variants |= {name: floor(given, gradients) for name, floor in FLOORS.items()}
+                variants |= {name: step(given, gradients) for name, step in YARDSTICKS.items()}
                 seconds = race(variants, rounds, shortest=shortest, settle=settle)
                 rows.append(
                     {
@@ -202,7 +205,7 @@ def time_all(sizes: dict, shortest: float, settle: float) -> list[dict]:
                         "pass": "forward and backward" if gradients else "forward",
                         "milliseconds": {name: round(1e3 * statistics.median(s), 3) for name, s in seconds.items()},
                         "ratio to packed": relative(seconds, UNIT),
-                        "ratio to floor": relative(seconds, FLOOR),
+                        "ratio to products": relative(seconds, PRODUCTS),
                     }
                 )
                 show(rows[-1])
@@ -214,7 +217,7 @@ def show(row: dict) -> None:
     for name, ratio in sorted(row["ratio to packed"].items(), key=lambda item: item[1]["median"]):
         print(
             f"  {name:34} {row['milliseconds'][name]:9.2f} ms {ratio['median']:6.2f} ({ratio['low']:.2f} to "
-            f"{ratio['high']:.2f}) {row['ratio to floor'][name]['median']:6.2f} of the floor",
+            f"{ratio['high']:.2f}) {row['ratio to products'][name]['median']:6.2f} of the products",
             flush=True,
         )
 

@@ -1,6 +1,6 @@
 """The NumPy layers as variants for benchmarks/cpu.py: forward, or forward and backward, of one problem.
 
-There they are a family and a floor: FAMILIES["numpy"] = numpy_variants, FLOORS["NumPy floor"] = numpy_floor.
+There they are a family and a yardstick: FAMILIES["numpy"] = numpy_variants, YARDSTICKS["NumPy"] = numpy_products.
 """
 
 from collections.abc import Callable
@@ -66,7 +66,7 @@ def fast_both_ways(given: Problem) -> Step:
     return step
 
 
-def numpy_floor(given: Problem, gradients: bool) -> Callable[[], None]:
+def numpy_products(given: Problem, gradients: bool) -> Callable[[], None]:
     """The matrix products of one pass and nothing else, each into a place made before; causal ones are halved."""
     (b, n, d_model), d = given.x.shape, given.weights.d_k
     seen, block = (n + 1) // 2 if given.causal else n, min(n, 256)
@@ -89,9 +89,9 @@ def numpy_floor(given: Problem, gradients: bool) -> Callable[[], None]:
         products += [(left.T, out, times) for left, _, out, times in forward]
     prepared = [(left, right, zeros(len(left), right.shape[1]), times) for left, right, times in products]
 
-    def floor() -> None:
+    def products() -> None:
         for left, right, out, times in prepared:
             for _ in range(times):
                 np.matmul(left, right, out=out)
 
-    return floor
+    return products

@@ -414,10 +414,15 @@ def test_memory_shows_each_number_in_the_colour_of_its_token(ax):
     assert drawn.get_title(loc="left") == "name"
 
 
-def test_bars_are_as_long_as_their_values(ax):
-    figures.draw_bars({"a": 1.25, "b": 40.0}, ax)
-    assert [bar.get_width() for bar in ax.patches] == [1.25, 40]
-    assert texts(ax) == ["1.2", "40.0"]
+def test_ratios_are_points_with_their_quartiles(ax):
+    first, second = {"low": 1.0, "median": 1.25, "high": 2.0}, {"low": 3.0, "median": 4.0, "high": 4.5}
+    figures.draw_ratios({"whole": {"a": first, "b": second}, "causal": {"a": second, "b": first}}, ax)
+    for bars, medians in zip(ax.containers, ([1.25, 4], [4, 1.25]), strict=True):
+        points, _, (quartiles,) = bars
+        assert list(points.get_xdata()) == medians
+        ends = {tuple(segment[:, 0]) for segment in quartiles.get_segments()}
+        assert ends == {(1, 2), (3, 4.5)}
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["a", "b"]
     assert ax.get_ylim()[0] > ax.get_ylim()[1]
 
 

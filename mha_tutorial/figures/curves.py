@@ -1,10 +1,10 @@
-"""Numbers over numbers: lines, curves, bars, distributions."""
+"""Numbers over numbers: lines, curves, ratios, bars, distributions."""
 
 import numpy as np
 from matplotlib.axes import Axes
 from numpy import ndarray as Array
 
-from .style import CURVES, HEAD_COLORS, NEUTRAL
+from .style import CURVES, NEUTRAL
 
 
 def draw_curves(x: Array, curves: dict[str, Array], ax: Axes) -> Axes:
@@ -29,16 +29,36 @@ def draw_lines(x: Array, lines: dict[str, Array], ax: Axes) -> Axes:
     return ax
 
 
-def draw_bars(values: dict[str, float], ax: Axes) -> Axes:
-    """Draw one horizontal bar for each name, with its value beside it."""
-    names = list(values)
-    ax.barh(names, [values[name] for name in names], color=HEAD_COLORS[0], height=0.6)
-    for place, name in enumerate(names):
-        ax.annotate(
-            f"{values[name]:.1f}", (values[name], place), xytext=(4, 0), textcoords="offset points", va="center"
-        )
-    ax.invert_yaxis()
-    ax.margins(x=0.12)
+def draw_ratios(series: dict[str, dict[str, dict[str, float]]], ax: Axes) -> Axes:
+    """Draw ratios as points with their quartiles, a line for each name, on a logarithmic axis on which 1 is marked.
+
+    Parameters
+    ----------
+    series
+        For each series, named in a legend, the ``low``, ``median`` and ``high`` of each name, the same in all.
+
+    Examples
+    --------
+    >>> import matplotlib.pyplot as plt
+    >>> ratio = {"low": 1.9, "median": 2.0, "high": 2.4}
+    >>> ax = draw_ratios({"causal": {"by hand": ratio}}, plt.figure().add_subplot())
+    >>> [label.get_text() for label in ax.get_yticklabels()]
+    ['by hand']
+    """
+    for number, (label, ratios) in enumerate(series.items()):
+        color, _, marker = CURVES[number % len(CURVES)]
+        medians = np.array([ratio["median"] for ratio in ratios.values()])
+        reach = [
+            [abs(ratio[end] - median) for ratio, median in zip(ratios.values(), medians, strict=True)]
+            for end in ("low", "high")
+        ]
+        places = np.arange(len(ratios)) + 0.36 * ((number + 0.5) / len(series) - 0.5)
+        ax.errorbar(medians, places, xerr=reach, fmt=marker, color=color, markersize=4, linewidth=1.2, label=label)
+    ax.axvline(1, color=NEUTRAL, linewidth=0.6)
+    ax.set_xscale("log", base=2)
+    ax.set_xticks([0.5, 1, 2, 4, 8], ["½", "1", "2", "4", "8"])
+    ax.set_yticks(range(len(ratios)), list(ratios))
+    ax.set_ylim(len(ratios) - 0.5, -0.5)
     return ax
 
 

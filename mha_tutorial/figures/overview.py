@@ -22,70 +22,85 @@ def draw_layer(tokens: list[str], X: Array, weights: RowWeights, trace: Trace, a
     trace
         What ``row.multi_head(X, X, X, weights)`` returns.
     """
-    n, d_model = X.shape
-    words = 0.62 * max(map(len, tokens)) + 0.4  # the room that the longest word takes, in cells
-    strips = 2 * weights.d_k + weights.d_v + 2.2
-    one_head = max(words + n, strips) + 2.0  # the width that one head takes, and the gap after it
-    middle = (weights.h * one_head - 2.0) / 2
-    written = trace.heads @ weights.W_o
-    limits = {
-        "inputs": np.abs(X).max(),
-        "projected": max(np.abs(step).max() for step in trace[:3]),
-        "written": max(np.abs(written).max(), np.abs(trace.output).max()),
-    }
+    return frame(_Pass(tokens, X, weights, trace, ax).draw())
 
-    def join(*points, color=NEUTRAL):
-        ax.plot(*zip(*points, strict=True), color=color, linewidth=1.2)
 
-    def name(x, y, text, color="black", **options):
-        ax.text(x, y, text, **{"ha": "center", "va": "center", "color": color, **options})
+class _Pass:
+    """One pass of self-attention on paper: where its parts lie, in cells, and how they are drawn."""
 
-    def list_words(x, y):
-        for i, token in enumerate(tokens):
-            name(x - 0.3, y - i - 0.5, token, ha="right")
+    def __init__(self, tokens: list[str], X: Array, weights: RowWeights, trace: Trace, ax: Axes):
+        self.tokens, self.X, self.weights, self.trace, self.ax = tokens, X, weights, trace, ax
+        self.written = trace.heads @ weights.W_o
+        n = len(X)
+        self.words = 0.62 * max(map(len, tokens)) + 0.4  # the room that the longest word takes
+        self.strips = 2 * weights.d_k + weights.d_v + 2.2
+        self.one_head = max(self.words + n, self.strips) + 2.0  # with the gap after it
+        self.middle = (weights.h * self.one_head - 2.0) / 2
+        self.below_projections = -n - 5.2
+        self.below_weights = self.below_projections - n - self.words - 2.6
+        self.below_parts = self.below_weights - n - 3.2
+        self.below_output = self.below_parts - n - 3.6
+        self.limits = {
+            "inputs": np.abs(X).max(),
+            "projected": max(np.abs(step).max() for step in trace[:3]),
+            "written": max(np.abs(self.written).max(), np.abs(trace.output).max()),
+        }
 
-    below_projections = -n - 5.2
-    below_weights = below_projections - n - words - 2.6
-    below_parts = below_weights - n - 3.2
-    below_output = below_parts - n - 3.6
+    def draw(self) -> Axes:
+        n, d_model = self.X.shape
+        left, right = self.middle - d_model / 2, self.middle + d_model / 2 + 0.5
+        draw_grid(self.X, left, 0, NEUTRAL, self.ax, limit=self.limits["inputs"])
+        self.list_words(left, 0)
+        self.name(right, -n / 2, f"$X$: a row of\n{d_model} numbers\nfor each word", ha="left")
+        for head in range(self.weights.h):
+            self.draw_head(head)
+        self.name(self.middle, self.below_output + 0.8, "+", fontsize=15)
+        draw_grid(self.trace.output, left, self.below_output, OUTPUT, self.ax, limit=self.limits["written"])
+        self.list_words(left, self.below_output)
+        what = "output: the sum of\nwhat the heads write"
+        self.name(right, self.below_output - n / 2, what, OUTPUT, ha="left")
+        return self.ax
 
-    draw_grid(X, middle - d_model / 2, 0, NEUTRAL, ax, limit=limits["inputs"])
-    list_words(middle - d_model / 2, 0)
-    name(middle + d_model / 2 + 0.5, -n / 2, f"$X$: a row of\n{d_model} numbers\nfor each word", ha="left")
-    for head in range(weights.h):
-        color, left = head_color(head), head * one_head
-        centre = left + (one_head - 2.0) / 2
-        join((middle, -n - 0.3), (centre, -n - 1.9), color=color)
-        name(centre, -n - 2.6, f"head {head + 1}", color)
-        x = centre - strips / 2
-        for letter, step, shade in zip(("$Q$", "$K$", "$V$"), trace[:3], (QUERY, KEY, VALUE), strict=True):
-            block = step[head * len(step) // weights.h]
-            draw_grid(block, x, below_projections, shade, ax, limit=limits["projected"])
-            name(x + block.shape[1] / 2, below_projections + 0.7, letter, shade)
+    def draw_head(self, head: int) -> None:
+        """Draw the projections, the weights and the part of the output of one head, below one another."""
+        n, d_model = self.X.shape
+        color = head_color(head)
+        centre = head * self.one_head + (self.one_head - 2.0) / 2
+        self.join((self.middle, -n - 0.3), (centre, -n - 1.9), color)
+        self.name(centre, -n - 2.6, f"head {head + 1}", color)
+        x = centre - self.strips / 2
+        for letter, step, shade in zip(("$Q$", "$K$", "$V$"), self.trace[:3], (QUERY, KEY, VALUE), strict=True):
+            block = step[head * len(step) // self.weights.h]
+            draw_grid(block, x, self.below_projections, shade, self.ax, limit=self.limits["projected"])
+            self.name(x + block.shape[1] / 2, self.below_projections + 0.7, letter, shade)
             x += block.shape[1] + 1.1
-        grid = centre - (words + n) / 2 + words
-        join((centre, below_projections - n - 0.2), (centre, below_weights + words + 1.0), color=color)
-        draw_grid(trace.attention[head], grid, below_weights, color, ax, weights=True)
-        list_words(grid, below_weights)
-        for j, token in enumerate(tokens):
-            name(grid + j + 0.5, below_weights + 0.25, token, rotation=90, va="bottom")
-        name(grid - words / 2, below_weights + 0.9, "query ↓", QUERY)
-        name(grid - words / 2, below_weights + 2.4, "key →", KEY)
-        join((centre, below_weights - n - 0.2), (centre, below_parts + 1.7), color=color)
-        draw_grid(written[head], centre - d_model / 2, below_parts, color, ax, limit=limits["written"])
-        name(centre, below_parts + 0.9, f"head {head + 1} writes", color)
-        join((centre, below_parts - n - 0.3), (middle, below_output + 1.6), color=color)
-    name(middle, below_output + 0.8, "+", fontsize=15)
-    draw_grid(trace.output, middle - d_model / 2, below_output, OUTPUT, ax, limit=limits["written"])
-    list_words(middle - d_model / 2, below_output)
-    name(
-        middle + d_model / 2 + 0.5,
-        below_output - n / 2,
-        "output: the sum of\nwhat the heads write",
-        OUTPUT,
-        ha="left",
-    )
-    return frame(ax)
+        above_words = self.below_weights + self.words + 1.0
+        self.join((centre, self.below_projections - n - 0.2), (centre, above_words), color)
+        self.draw_weights(head, centre - (self.words + n) / 2 + self.words)
+        self.join((centre, self.below_weights - n - 0.2), (centre, self.below_parts + 1.7), color)
+        part = self.written[head]
+        draw_grid(part, centre - d_model / 2, self.below_parts, color, self.ax, limit=self.limits["written"])
+        self.name(centre, self.below_parts + 0.9, f"head {head + 1} writes", color)
+        self.join((centre, self.below_parts - n - 0.3), (self.middle, self.below_output + 1.6), color)
+
+    def draw_weights(self, head: int, x: float) -> None:
+        """Draw the weights of one head with the words along both axes."""
+        draw_grid(self.trace.attention[head], x, self.below_weights, head_color(head), self.ax, weights=True)
+        self.list_words(x, self.below_weights)
+        for j, token in enumerate(self.tokens):
+            self.name(x + j + 0.5, self.below_weights + 0.25, token, rotation=90, va="bottom")
+        self.name(x - self.words / 2, self.below_weights + 0.9, "query ↓", QUERY)
+        self.name(x - self.words / 2, self.below_weights + 2.4, "key →", KEY)
+
+    def join(self, start, end, color) -> None:
+        self.ax.plot(*zip(start, end, strict=True), color=color, linewidth=1.2)
+
+    def name(self, x: float, y: float, text: str, color="black", **options) -> None:
+        self.ax.text(x, y, text, **{"ha": "center", "va": "center", "color": color, **options})
+
+    def list_words(self, x: float, y: float) -> None:
+        for i, token in enumerate(self.tokens):
+            self.name(x - 0.3, y - i - 0.5, token, ha="right")
 
 
 def draw_block(parts: dict[str, int], ax: Axes) -> Axes:

@@ -159,9 +159,9 @@ def draw_backward(ax: Axes) -> Axes:
         "Y": (2.8, 0.2, "$Y = $ sum of head $W^O$", OUTPUT),
     }
     edges = [  # forward from the first to the second; the gradient of the first comes back
-        ("X", "Q", r"$\bar X$"),
-        ("X", "K", r"$\bar X$"),
-        ("X", "V", r"$\bar X$"),
+        ("X", "Q", r"$\bar X_Q$"),
+        ("X", "K", r"$\bar X_K$"),
+        ("X", "V", r"$\bar X_V$"),
         ("Q", "S", r"$\bar Q$"),
         ("K", "S", r"$\bar K$"),
         ("S", "A", r"$\bar S$"),
