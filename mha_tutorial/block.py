@@ -143,8 +143,8 @@ class Block:
     >>> from mha_tutorial import RowWeights
     >>> rng = np.random.default_rng(0)
     >>> layer = MultiHeadAttention(RowWeights.random(rng, d_model=6, h=2))
-    >>> matrices = [rng.normal(size=shape) for shape in ((6, 16), (6, 16), (16, 6))]
-    >>> Block(layer, *matrices, np.ones(6), np.ones(6))(rng.normal(size=(5, 6))).shape
+    >>> gate, up, down = (rng.normal(size=shape) for shape in ((6, 16), (6, 16), (16, 6)))
+    >>> Block(layer, gate, up, down, np.ones(6), np.ones(6))(rng.normal(size=(5, 6))).shape
     (5, 6)
     """
 
