@@ -356,6 +356,17 @@ def test_masks_are_drawn_with_the_first_query_on_top(ax):
         assert drawn.get_ylim()[0] > drawn.get_ylim()[1]
 
 
+def test_slots_show_their_tokens_and_what_is_new(ax):
+    held = np.array([[0, -1, -1], [3, 1, 2]])
+    figures.draw_slots(held, np.array([[True, False, False], [True, False, False]]), ax)
+    cells = {patch.get_xy(): patch.get_facecolor()[:3] for patch in ax.patches}
+    assert len(cells) == 6
+    assert {place for place, color in cells.items() if color != (1, 1, 1)} == {(0, 0), (0, 1)}
+    written = {tuple(text.get_position()): text.get_text() for text in ax.texts}
+    assert written == {(0.5, 0.5): "0", (0.5, 1.5): "3", (1.5, 1.5): "1", (2.5, 1.5): "2"}
+    assert ax.get_ylim() == (2, 0)
+
+
 def test_mask_axes_have_a_block_for_each_head_of_each_text(ax, rng):
     visible = rng.random((2, 3, 4, 5)) < 0.5
     figures.draw_mask_axes(visible, ax)

@@ -102,7 +102,7 @@ def imported(path) -> set[str]:
         "mha_tutorial": ["figures", "torch", "fast", "convert"],
         "tests": ["test", LARGE],
         "exercises": ["test"],
-        "benchmarks": ["test"],
+        "benchmarks": ["test", LARGE],
         "tools": ["test", "book", "dev"],
         "book/_ext": ["book"],
         "book": ["test", "book"],

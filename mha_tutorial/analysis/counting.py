@@ -305,7 +305,7 @@ def cache_bytes(weights: ColumnWeights | RowWeights, m: int, dtype: DTypeLike | 
     Parameters
     ----------
     m
-        The number of tokens kept.
+        The number of tokens kept: all of the text, or those of a window.
     dtype
         The type in which they are kept, that of the weights if left out.
 

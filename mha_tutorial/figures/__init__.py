@@ -7,6 +7,7 @@ require("mha_tutorial.figures", "matplotlib")
 from .attention import draw_attention, draw_hull, draw_lookup, draw_moves  # noqa: E402
 from .block import draw_wiring  # noqa: E402
 from .curves import draw_curves, draw_distributions, draw_lines, draw_ratios, draw_weights  # noqa: E402
+from .decoding import draw_slots  # noqa: E402
 from .flash import draw_roofline, draw_running_maximum, draw_tiles  # noqa: E402
 from .heads import (  # noqa: E402
     draw_contributions,
@@ -61,6 +62,7 @@ __all__ = [
     "draw_shapes",
     "draw_sharing",
     "draw_sizes",
+    "draw_slots",
     "draw_steps",
     "draw_strips",
     "draw_tiles",

@@ -12,6 +12,7 @@ for _dtype in (_torch.float32, _torch.float64):
     for _function in (_torch.exp, _torch.exp2, _torch.log, _torch.sqrt, _torch.tanh):
         _function(_torch.ones(64, dtype=_dtype, device="cpu"))
 
+from .cache import KVCache  # noqa: E402
 from .extra_keys import ExtraKeys  # noqa: E402
 from .kernels import KERNELS, backend_of, flex, fused, fused_on, guarded, naive, online  # noqa: E402
 from .layer import MultiHeadAttention  # noqa: E402
@@ -20,6 +21,7 @@ from .positions import Rotary  # noqa: E402
 __all__ = [
     "KERNELS",
     "ExtraKeys",
+    "KVCache",
     "MultiHeadAttention",
     "Rotary",
     "backend_of",

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .._sizes import count
 from ..masks import Mask
 
 _ADVICE = (
@@ -28,12 +29,7 @@ def check_kernel(kernel: str, q: Tensor, k: Tensor, v: Tensor, visible, bias) ->
     if visible is not None and not isinstance(visible, Mask):
         check_visible(kernel, visible, scores)
     if bias is not None:
-        if not isinstance(bias, Tensor) or not bias.is_floating_point():
-            raise TypeError(
-                f"{kernel}: bias must be a floating tensor, which is added to the scores, got {_kind(bias)}; "
-                "what a query may see is passed as visible"
-            )
-        check_broadcast(kernel, "bias", bias, scores)
+        check_bias(kernel, bias, scores)
 
 
 def _fit(q: Tensor, k: Tensor, v: Tensor) -> bool:
@@ -79,6 +75,16 @@ def check_visible(where: str, visible, scores: tuple[int, ...]) -> None:
             f"{where}: visible must be a boolean tensor (True = may be attended), got {_kind(visible)}. {_ADVICE}"
         )
     check_broadcast(where, "visible", visible, scores)
+
+
+def check_bias(where: str, bias, scores: tuple[int, ...]) -> None:
+    """Refuse a bias that cannot be added, or does not broadcast to scores of this shape."""
+    if not isinstance(bias, Tensor) or not bias.is_floating_point():
+        raise TypeError(
+            f"{where}: bias must be a floating tensor, which is added to the scores, got {_kind(bias)}; "
+            "what a query may see is passed as visible"
+        )
+    check_broadcast(where, "bias", bias, scores)
 
 
 def check_broadcast(where: str, name: str, x: Tensor, scores: tuple[int, ...]) -> None:
@@ -212,6 +218,82 @@ def _check_tokens(name: str, x: Tensor, projection, queries: Tensor) -> None:
         )
     if x.dtype != weight.dtype and (weight.is_meta or not torch.is_autocast_enabled(weight.device.type)):
         check_type(where, name, x, "the layer", weight)
+
+
+def slots_of_cache(b, h_kv, d_k, d_v, capacity, window, chunk) -> int:
+    """Refuse sizes of which no cache can be made; say how many slots it has for each text."""
+    if (capacity is None) == (window is None):
+        raise ValueError(
+            "KVCache: give capacity, the tokens each text may have, or window, how many of them a token sees; "
+            f"got capacity={capacity} and window={window}"
+        )
+    sizes = {"b": b, "h_kv": h_kv, "d_k": d_k, "d_v": d_v, "chunk": chunk}
+    sizes |= {"capacity": capacity} if window is None else {"window": window}
+    sizes = {f"KVCache: {name}": size for name, size in sizes.items()}
+    *_, last_chunk, kept = (count(name, size) for name, size in sizes.items())
+    return kept if window is None else kept + last_chunk - 1
+
+
+def check_cached(cache, kind: type, queries, keys, values) -> None:
+    """Refuse what is no cache, and keys of one's own beside one."""
+    where = "MultiHeadAttention"
+    if not isinstance(cache, kind):
+        raise TypeError(f"{where}: cache must be a KVCache, got {type(cache).__name__}")
+    if any(x is not None and x is not queries for x in (keys, values)):
+        raise ValueError(
+            f"{where}: a cache holds what the queries themselves said before, so keys and values are left out with "
+            "it; those of a memory do not grow, and need no cache"
+        )
+
+
+def check_fits_cache(cache, queries: Tensor, k: Tensor, v: Tensor) -> None:
+    """Refuse new keys and values (b, h_kv, n, width) that are not like those stored."""
+    where = "KVCache"
+    for name, x, kept in (("keys", k, cache.keys), ("values", v, cache.values)):
+        if x.shape[0] != kept.shape[0]:
+            raise ValueError(
+                f"{where}: holds {kept.shape[0]} texts, got {x.shape[0]}, with tokens of shape {_shape(queries)}"
+            )
+        if (x.shape[1], x.shape[3]) != (kept.shape[1], kept.shape[3]):
+            raise ValueError(
+                f"{where}: holds {name} of {kept.shape[1]} heads of width {kept.shape[3]}, got {x.shape[1]} of "
+                f"width {x.shape[3]}; each layer needs a cache of its own, KVCache.for_layer(layer, ...)"
+            )
+        if x.dtype != kept.dtype:
+            raise TypeError(f"{where}: holds {name} in {kept.dtype}, got {x.dtype}; no type is changed silently")
+        if x.device != kept.device:
+            raise ValueError(f"{where}: holds {name} on {kept.device}, got some on {x.device}")
+
+
+def check_room(n: int, stored: int, slots: int, window: int | None, chunk: int) -> None:
+    """Refuse more tokens than a cache takes."""
+    if window is None and stored + n > slots:
+        raise ValueError(
+            f"KVCache: {n} new tokens do not fit behind {stored} stored: the capacity is {slots} tokens"
+        )
+    if window is not None and n > chunk:
+        raise ValueError(
+            f"KVCache: {n} new tokens are more than the {chunk} that this ring takes at a time; read them in "
+            "chunks, or make it with a larger chunk="
+        )
+
+
+def check_one_for_each_text(method: str, given, lengths: Tensor, least_axes: int = 0) -> Tensor:
+    """Read whole numbers, one for each text or, where no axis is needed, one for all."""
+    numbers = torch.as_tensor(given, device=lengths.device)
+    if numbers.is_floating_point() or numbers.is_complex() or numbers.dtype == torch.bool:
+        raise TypeError(f"KVCache.{method}: expected whole numbers, got {_kind(numbers)}")
+    if not least_axes <= numbers.ndim <= 1 or (numbers.ndim and numbers.shape != lengths.shape):
+        raise ValueError(
+            f"KVCache.{method}: expected one number for each of {len(lengths)} texts, got shape {_shape(numbers)}"
+        )
+    return numbers.long().expand(lengths.shape)
+
+
+def check_indices(indices: Tensor) -> None:
+    """Refuse the number of a text that is not there."""
+    if ((indices < 0) | (indices >= len(indices))).any():
+        raise ValueError(f"KVCache.reorder: texts are numbered 0 to {len(indices) - 1}, got {indices.tolist()}")
 
 
 def _shape(x: Tensor) -> tuple[int, ...]:

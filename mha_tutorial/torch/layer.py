@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, Self
 
 import torch
@@ -13,6 +14,7 @@ from ..trace import Trace
 from ..weights import ColumnWeights, RowWeights
 from . import _checks
 from . import weights as stored
+from .cache import Chunk, KVCache
 from .extra_keys import ExtraKeys, as_modules, extra_of
 from .kernels import KERNELS
 from .kernels.common import Kernel, sums
@@ -152,6 +154,7 @@ class MultiHeadAttention(nn.Module):
         visible: Bool[Tensor, "*#b_h #n #m"] | Mask | None = None,
         bias: Float[Tensor, "*#b_h #n #m"] | None = None,
         positions: Positions | None = None,
+        cache: KVCache | None = None,
     ) -> Float[Tensor, "*b n d_model"]:
         """Attend: ``layer(x)`` to itself, ``layer(x, memory)`` to a memory, ``layer(q, k, v)`` to any.
 
@@ -169,16 +172,23 @@ class MultiHeadAttention(nn.Module):
         positions
             What `prepare` is told of the tokens: one integer for each, ``(n,)`` or ``(*b, n)``, the place in the
             sequence if left out. In cross-attention a pair, of the queries and of the keys.
+        cache
+            What the layer has read of the same texts, which these tokens continue. They are stored, see themselves
+            and what came before, and no gradient is recorded: see `KVCache`.
 
         Raises
         ------
         TypeError, ValueError
             If a tensor is not of the layer's type or widths, tensors do not fit each other, `visible` is not
-            boolean, or `prepare` returns something else than it was given.
+            boolean, `prepare` returns something else than it was given, or the cache is of other sizes or full.
         """
         tokens = queries, keys, values
-        q, k, v, visible, bias = self._project(*tokens, visible, bias, positions)
-        return self._merge(self._attend(q, k, v, visible, bias), queries.shape[:-2])
+        with nullcontext() if cache is None else torch.no_grad():
+            q, k, v, visible, bias, chunk = self._project(*tokens, visible, bias, positions, cache)
+            output = self._merge(self._attend(q, k, v, visible, bias), queries.shape[:-2])
+        if cache is not None:
+            cache.advance(chunk)
+        return output
 
     def trace(
         self,
@@ -189,6 +199,7 @@ class MultiHeadAttention(nn.Module):
         visible: Bool[Tensor, "*#b_h #n #m"] | Mask | None = None,
         bias: Float[Tensor, "*#b_h #n #m"] | None = None,
         positions: Positions | None = None,
+        cache: KVCache | None = None,
     ) -> Trace:
         """Attend as a call does, and return every step, in tensors; extra keys stand behind the others.
 
@@ -196,14 +207,20 @@ class MultiHeadAttention(nn.Module):
         computed beside the kernel, in float32 or wider and before dropout, with the scale that is the kernel's or
         bound to it by ``functools.partial``. Of a kernel that is not of this package nobody knows what it does to a
         score: its attention is found by giving it an identity for values, and its scores, each up to a constant for
-        the query, as the logarithms of that.
+        the query, as the logarithms of that. With a cache, keys and values are all that may be seen of it, in the
+        order of its slots.
         """
-        q, k, v, visible, bias = self._project(queries, keys, values, visible, bias, positions)
-        heads = self._attend(q, k, v, visible, bias)
-        scores, attention = self._scores_and_attention(q, k, v, visible, bias)
+        with nullcontext() if cache is None else torch.no_grad():
+            q, k, v, visible, bias, chunk = self._project(queries, keys, values, visible, bias, positions, cache)
+            heads = self._attend(q, k, v, visible, bias)
+            scores, attention = self._scores_and_attention(q, k, v, visible, bias)
+            output = self._merge(heads, queries.shape[:-2])
+        if cache is not None:
+            cache.advance(chunk)
+            k, v = k.clone(), v.clone()  # the slots will be written again
         batch = queries.shape[:-2]
         steps = (x.reshape(*batch, *x.shape[1:]) for x in (q, k, v, scores, attention, heads))
-        return Trace._make((*steps, self._merge(heads, batch)))
+        return Trace._make((*steps, output))
 
     def _scores_and_attention(self, q: Tensor, k: Tensor, v: Tensor, visible, bias) -> tuple[Tensor, Tensor]:
         """What the kernel keeps to itself: computed beside one of this package, found out from another."""
@@ -226,17 +243,27 @@ class MultiHeadAttention(nn.Module):
         visible,
         bias,
         positions,
+        cache: KVCache | None,
     ):
-        """What the kernel takes, with one batch axis and one for the heads."""
+        """What the kernel takes, with one batch axis and one for the heads; with a cache, what is new in it."""
+        if cache is not None:
+            _checks.check_cached(cache, KVCache, queries, keys, values)
         keys = queries if keys is None else keys
         values = keys if values is None else values
         W_q, W_k, W_v = self.W_q, self.W_k, self.W_v  # a lookup each
         _checks.check_tokens((W_q, W_k, W_v), queries, keys, values)
         q, k = _split(W_q(queries), self.d_k), _split(W_k(keys), self.d_k)
         v = _split(W_v(values), self.d_v)
+        chunk = None
+        if cache is not None:
+            chunk, bias = _begin(cache, queries, q, k, v, visible, bias)
+            positions = _continued(chunk, queries) if positions is None else positions
         if self.prepare is not None or positions is not None:
             q, k = self._prepared(q, k, queries, keys, positions)
-        if queries.ndim > 3:
+        if cache is not None and chunk is not None:
+            k, v = cache.write(chunk, k, v)
+            visible, bias = cache.visible(chunk), None if bias is None else cache.of_slots(bias)
+        elif queries.ndim > 3:
             scores = (*queries.shape[:-2], q.shape[1], q.shape[2], k.shape[2])
             visible = _one_batch_axis("visible", visible, scores)
             bias = _one_batch_axis("bias", bias, scores)
@@ -245,7 +272,7 @@ class MultiHeadAttention(nn.Module):
                 scores = (*q.shape[:3], k.shape[2])
                 _checks.check_visible("MultiHeadAttention", visible, scores)
             k, v, visible, bias = extra.extend(q, k, v, visible, bias)
-        return q, k, v, visible, bias
+        return q, k, v, visible, bias, chunk
 
     def _prepared(self, q: Tensor, k: Tensor, queries: Tensor, keys: Tensor, positions) -> tuple[Tensor, Tensor]:
         positions = _read_positions(positions, queries, keys, q.device)
@@ -385,6 +412,26 @@ def _split(projected: Tensor, width: int) -> Tensor:
     *batch, n, together = projected.shape
     b = batch[0] if len(batch) == 1 else math.prod(batch)
     return projected.reshape(b, n, together // width, width).transpose(1, 2)
+
+
+def _begin(
+    cache: KVCache, queries: Tensor, q: Tensor, k: Tensor, v: Tensor, visible, bias
+) -> tuple[Chunk, Tensor | None]:
+    """Check what a pass with a cache was given, before anything is written, and place its tokens."""
+    _checks.check_fits_cache(cache, queries, k, v)
+    scores = (*queries.shape[:-2], q.shape[1], q.shape[2], cache.stored + q.shape[2])
+    if visible is not None and not isinstance(visible, Mask):
+        visible = _one_batch_axis("visible", visible, scores) if queries.ndim > 3 else visible
+        _checks.check_visible("MultiHeadAttention", visible, (q.shape[0], *scores[-3:]))
+    if bias is not None:
+        bias = _one_batch_axis("bias", bias, scores) if queries.ndim > 3 else bias
+        _checks.check_bias("MultiHeadAttention", bias, (q.shape[0], *scores[-3:]))
+    return cache.begin(queries.shape[:-1], visible), bias
+
+
+def _continued(chunk: Chunk, queries: Tensor) -> Tensor:
+    """The positions of new tokens, with the batch axes of the queries."""
+    return chunk.positions if chunk.positions.ndim == 1 else chunk.positions.reshape(queries.shape[:-1])
 
 
 def _read_positions(positions, queries: Tensor, keys: Tensor, device: torch.device) -> Positions:
