@@ -59,13 +59,13 @@ def test_ring(answers, sizes):
 def test_cache_bytes(answers, sizes):
     m, layers, h_kv, d_k, d_v = sizes(5)
     compare(
-        answers.cache_bytes(m, layers, h_kv, d_k, d_v, 2),
-        m * layers * h_kv * (d_k + d_v) * 2,
+        answers.cache_bytes(m, layers, h_kv, d_k, d_v, 4),
+        m * layers * h_kv * (d_k + d_v) * 4,
         hint="each layer keeps a key and a value of every token for each key-value head",
         mistakes={
-            "the layers are not counted": m * h_kv * (d_k + d_v) * 2,
+            "the layers are not counted": m * h_kv * (d_k + d_v) * 4,
             "numbers are counted, not bytes": m * layers * h_kv * (d_k + d_v),
-            "only keys are counted": m * layers * h_kv * d_k * 2,
-            "values are counted as wide as keys": m * layers * h_kv * 2 * d_k * 2,
+            "only keys are counted": m * layers * h_kv * d_k * 4,
+            "values are counted as wide as keys": m * layers * h_kv * 2 * d_k * 4,
         },
     )
