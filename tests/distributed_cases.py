@@ -2,12 +2,20 @@
 
 import copy
 import gc
+from contextlib import contextmanager
+from datetime import timedelta
 
 import torch
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor
 
-from mha_tutorial import Causal
-from mha_tutorial.torch import MultiHeadAttention
+from mha_tutorial import Causal, Padding
+from mha_tutorial.examples.shards import all_reduce_bytes
+from mha_tutorial.torch import MultiHeadAttention, naive, online
+from mha_tutorial.torch.parallel import Collectives, context_parallel, repeat_kv_heads, tensor_parallel
+
+B, N, M, D_MODEL, H, H_KV, D_K, D_V = 2, 5, 12, 11, 12, 4, 3, 7
 
 
 def data_parallel(folder: str) -> None:
@@ -28,3 +36,107 @@ def data_parallel(folder: str) -> None:
         gc.collect()  # outliving its group, the module would join a thread that waits for the interpreter
     finally:
         torch.distributed.destroy_process_group()
+
+
+@contextmanager
+def group(rank: int, ranks: int, folder: str, seconds: int = 60):
+    """A process group of so many processes, found through a file: no port is taken."""
+    store = torch.distributed.FileStore(f"{folder}/store", ranks)
+    limit = timedelta(seconds=seconds)
+    torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=limit)
+    try:
+        yield init_device_mesh("cpu", (ranks,))
+        gc.collect()  # what is divided has to go before its group does
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def assert_equal(found, expected):
+    """Equal to ten digits, of the largest where entries are near zero."""
+    largest = expected.detach().abs().max().item()
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10 * largest)
+
+
+def whole_gradients(layer: nn.Module) -> dict:
+    """The gradients of all parameters, put together where a rank has a part."""
+    grads = {name: parameter.grad for name, parameter in layer.named_parameters()}
+    return {name: grad.full_tensor() if isinstance(grad, DTensor) else grad for name, grad in grads.items()}
+
+
+def run_layer(layer: nn.Module, *tokens, visible=None):
+    """Forward and backward: the output, the gradients of tokens and parameters, the collectives of either pass."""
+    tokens = [x.clone().requires_grad_() for x in tokens]
+    with Collectives() as forward:
+        output = layer(*tokens, visible=visible)
+        weights = torch.linspace(-1, 2, output.numel(), dtype=output.dtype).view(output.shape)
+    with Collectives() as backward:
+        (output * weights).sum().backward()
+    return output.detach(), [x.grad for x in tokens], whole_gradients(layer), forward.calls, backward.calls
+
+
+def seeded_layer(seed: int, h_kv: int = H_KV) -> MultiHeadAttention:
+    """A layer whose biases are not zero."""
+    torch.manual_seed(seed)
+    layer = MultiHeadAttention(D_MODEL, H, h_kv, d_k=D_K, d_v=D_V, dtype=torch.float64)
+    for projection in (layer.W_q, layer.W_k, layer.W_v, layer.W_o):
+        nn.init.normal_(projection.bias)
+    return layer
+
+
+def seeded_tokens() -> tuple[torch.Tensor, torch.Tensor]:
+    """The same tokens and the same memory in every process."""
+    torch.manual_seed(100)
+    return torch.randn(B, N, D_MODEL).double(), torch.randn(B, M, D_MODEL).double()
+
+
+def divided_by_heads(rank: int, ranks: int, folder: str) -> None:
+    """Output, gradients and payload of a divided layer are those of the whole one, and of the formula."""
+    x, memory = seeded_tokens()
+    with group(rank, ranks, folder) as mesh:
+        for tokens, visible in (((x,), Causal()), ((x, memory), Padding([M, 7]))):
+            expected = run_layer(seeded_layer(0), *tokens, visible=visible)
+            divided = tensor_parallel(
+                seeded_layer(rank), mesh, inputs=len(tokens)
+            )  # the first rank's weights count
+            assert_same(run_layer(divided, *tokens, visible=visible), expected, ranks)
+        few = seeded_layer(0, h_kv=2)
+        divided = tensor_parallel(repeat_kv_heads(few, 2), mesh)
+        assert_equal(divided(x).detach(), few(x).detach())
+        del divided
+
+
+def assert_same(found, expected, ranks: int) -> None:
+    """Equal in output and gradients; one all-reduce forward, and one backward for each tensor of tokens."""
+    output, of_tokens, of_parameters, forward, backward = found
+    assert_equal(output, expected[0])
+    for mine, right in zip(of_tokens, expected[1], strict=True):
+        assert_equal(mine, right)
+    for name, right in expected[2].items():
+        assert_equal(of_parameters[name], right)
+    payloads = [all_reduce_bytes(B, tokens.shape[1], D_MODEL, 8) for tokens in of_tokens]
+    assert forward == [("all_reduce", payloads[0][0])]
+    assert sorted(backward) == sorted(("all_reduce", payload) for _, payload in payloads)
+
+
+def divided_by_keys(rank: int, ranks: int, folder: str) -> None:
+    """Blocks of keys, merged, are attention to all keys; the gradients of keys and values are to be added up."""
+    x, memory = seeded_tokens()
+    visible = torch.from_numpy(Causal("bottom-right").rows(N, M)).clone()
+    visible[1] = False  # one query sees nothing
+    own = slice(rank * M // ranks, (rank + 1) * M // ranks)
+    expected = run_layer(seeded_layer(0), x, memory, visible=visible)
+    with group(rank, ranks, folder) as mesh:
+        for kernel in (naive, online):
+            layer = seeded_layer(0)
+            layer.kernel = context_parallel(kernel, mesh)
+            output, (of_x, of_block), of_parameters, *_ = run_layer(
+                layer, x, memory[:, own], visible=visible[:, own]
+            )
+            assert_equal(output, expected[0])
+            assert_equal(of_x, expected[1][0])
+            assert_equal(of_block, expected[1][1][:, own])
+            for name, right in expected[2].items():
+                if name.startswith(("W_k", "W_v")):
+                    torch.distributed.all_reduce(of_parameters[name])
+                assert_equal(of_parameters[name], right)
+            del layer

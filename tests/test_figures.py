@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mha_tutorial import RowWeights, figures
-from mha_tutorial.examples import steps
+from mha_tutorial.examples import shards, steps
 from mha_tutorial.figures import style
 from mha_tutorial.reference import row
 
@@ -593,3 +593,36 @@ def test_wiring_draws_a_box_for_each_part_and_a_line_past_what_is_added(ax):
     for box, inside in zip(boxes, (True, True, True, False), strict=True):
         place = 0 if box.get_x() < 4 else 1
         assert (ends[place] < box.get_y() < tops[place]) == inside
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_shards_are_drawn_with_their_matrices_and_the_sum(ax, ranks, rng):
+    X, weights = rng.normal(size=(5, 7)), RowWeights.random(rng, 7, 6, h_kv=6, d_k=2, d_v=3)
+    parts = [shards.shard(weights, rank, ranks) for rank in range(ranks)]
+    figures.draw_shards(X, parts, [row.multi_head(X, X, X, part) for part in parts], ax)
+    assert texts(ax)[0] == "$X$, on every rank\n5 × 7"
+    share = 6 // ranks
+    own = [
+        f"$W^Q$\n7 × {2 * share}",
+        f"$W^K$\n7 × {2 * share}",
+        f"$W^V$\n7 × {3 * share}",
+        f"heads\n5 × {3 * share}",
+    ]
+    own += [f"$W^O$, its rows\n{3 * share} × 7", "what it writes\n5 × 7"]
+    expected = [text for rank in range(ranks) for text in (*own, f"rank {rank}")]
+    assert texts(ax)[1:-1] == expected
+    total = ax.collections[-1].get_array()
+    np.testing.assert_allclose(total.reshape(5, 7), row.multi_head(X, X, X, weights).output)
+
+
+def test_ring_counts_the_ranks_in_every_chunk():
+    held = shards.ring_all_reduce(np.ones((3, 3))).held
+    axes = plt.figure().subplots(1, 5)
+    figures.draw_ring(held, axes)
+    assert [ax.get_title() for ax in axes] == ["start", "step 1", "step 2", "step 3", "step 4"]
+    for ax, counts in zip(axes, held, strict=True):
+        assert texts(ax) == [f"{number:.0f}" for number in counts.ravel()]
+        assert np.array_equal(ax.images[0].get_array(), counts)
+    assert {text.get_color() for text in axes[0].texts} == {"black"}
+    assert {text.get_color() for text in axes[-1].texts} == {"white"}
+    plt.close("all")

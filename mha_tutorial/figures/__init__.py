@@ -8,6 +8,7 @@ from .attention import draw_attention, draw_hull, draw_lookup, draw_moves  # noq
 from .block import draw_wiring  # noqa: E402
 from .curves import draw_curves, draw_distributions, draw_lines, draw_ratios, draw_weights  # noqa: E402
 from .decoding import draw_slots  # noqa: E402
+from .devices import draw_ring, draw_shards  # noqa: E402
 from .flash import draw_roofline, draw_running_maximum, draw_tiles  # noqa: E402
 from .heads import (  # noqa: E402
     draw_contributions,
@@ -57,9 +58,11 @@ __all__ = [
     "draw_ranges",
     "draw_ratios",
     "draw_residual_stream",
+    "draw_ring",
     "draw_roofline",
     "draw_running_maximum",
     "draw_shapes",
+    "draw_shards",
     "draw_sharing",
     "draw_sizes",
     "draw_slots",
