@@ -4,11 +4,9 @@ A process group has threads of its own. What they hold can keep the interpreter 
 time limit inside the same process may then never act. From outside it always does.
 """
 
-import os
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 SECONDS = 180  # of which a busy machine may take many to import torch
@@ -40,36 +38,6 @@ def run_isolated(module: str, name: str, *arguments: str, seconds: int = SECONDS
     except subprocess.TimeoutExpired as error:
         raise AssertionError(f"{name} did not end within {seconds} s:\n{error.stdout}\n{error.stderr}") from None
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-def run_ranks(ranks: int, module: str, name: str, folder, seconds: int = SECONDS) -> list[tuple[int, str]]:
-    """Call ``tests.module.name(rank, ranks, folder)`` in as many processes: exit codes, and what was printed.
-
-    None of them outlives the call.
-    """
-    deadline = time.monotonic() + seconds
-    started = []
-    for rank in range(ranks):
-        code = _PROLOGUE.format(
-            seconds=seconds, module=module, name=name, arguments=f"{rank}, {ranks}, {str(folder)!r}"
-        )
-        printed = (Path(folder) / f"printed {rank}").open("w+")
-        command = [sys.executable, "-W", "error", "-c", code]
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=printed, stderr=subprocess.STDOUT)
-        started.append((process, printed))
-    results = []
-    try:
-        for process, printed in started:
-            code = process.wait(max(deadline - time.monotonic(), 0) + 15)
-            printed.seek(0)
-            results.append((code, printed.read()))
-    finally:
-        for process, printed in started:
-            process.kill()
-            process.wait()
-            printed.close()
-    return results
 
 
 def wait_for_ever() -> None:

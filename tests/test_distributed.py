@@ -5,24 +5,16 @@ import sys
 
 import pytest
 
-from tests.isolated import ROOT, run_isolated, run_ranks
+from tests.isolated import ROOT, run_isolated
 
 
 def test_distributed_data_parallel(tmp_path):
     run_isolated("distributed_cases", "data_parallel", str(tmp_path))
 
 
-@pytest.mark.equation("eq-all-reduce", "eq-all-reduce-bytes")
-@pytest.mark.parametrize("ranks", [1, 2, 4])
-def test_tensor_parallel_is_the_layer_on_one_device(ranks, tmp_path):
-    for code, printed in run_ranks(ranks, "distributed_cases", "divided_by_heads", tmp_path):
-        assert code == 0, printed
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 4])
-def test_context_parallel_is_the_layer_on_one_device(ranks, tmp_path):
-    for code, printed in run_ranks(ranks, "distributed_cases", "divided_by_keys", tmp_path):
-        assert code == 0, printed
+@pytest.mark.equation("eq-all-reduce-bytes")
+def test_tensor_and_context_parallel_on_1_2_and_4_ranks_are_the_layer_on_one_device(tmp_path):
+    run_isolated("distributed_cases", "divided", str(tmp_path))
 
 
 def torchrun(*what: str, seconds: int = 120) -> tuple[int, str]:
