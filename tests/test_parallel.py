@@ -2,6 +2,8 @@
 
 import gc
 import re
+import runpy
+import sys
 
 import pytest
 import torch
@@ -151,25 +153,47 @@ def test_context_parallel_refuses_a_structured_mask(mesh_of):
         merged(x, x, x, visible=Causal())
 
 
-@pytest.mark.parametrize("on_gpus", [False, True])
-def test_example_of_tensor_parallel_compares_one_rank_with_itself(on_gpus, mesh_of, monkeypatch, capsys):
-    """The program's own lines; with real ranks it runs in test_distributed."""
-    given, join = [], distributed.init_process_group
+@pytest.fixture
+def joined(mesh_of, monkeypatch):
+    """Lets the program join a fake group as one of its ranks; says with which backend it wanted to."""
+    backends, join = [], distributed.init_process_group
 
-    def init_process_group(backend, timeout):
-        given.append(backend)
-        join("fake", store=FakeStore(), rank=0, world_size=1)
+    def as_rank(rank, ranks):
+        def init_process_group(backend, timeout):
+            backends.append(backend)
+            join("fake", store=FakeStore(), rank=rank, world_size=ranks)
 
-    monkeypatch.setattr(distributed, "init_process_group", init_process_group)
-    monkeypatch.setenv("LOCAL_RANK", "0")
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: int(on_gpus))
-    monkeypatch.setattr(torch.cuda, "set_device", given.append)
-    if on_gpus:
-        monkeypatch.setattr(example, "compare", lambda mesh: [f"on {mesh.device_type}"])
-        monkeypatch.setattr(example, "init_device_mesh", lambda kind, shape: init_device_mesh("cpu", shape))
-    example.main()
-    printed = capsys.readouterr().out.splitlines()
+        monkeypatch.setattr(distributed, "init_process_group", init_process_group)
+        monkeypatch.setenv("LOCAL_RANK", str(rank))
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks))
+        return backends
+
+    return as_rank
+
+
+def test_example_of_tensor_parallel_compares_one_rank_with_itself(joined, monkeypatch, capsys):
+    """The program itself; with real ranks it runs in test_distributed."""
+    backends = joined(rank=0, ranks=1)
+    monkeypatch.delitem(sys.modules, example.__name__)
+    runpy.run_module(example.__name__, run_name="__main__")
+    assert backends == ["gloo"]
     assert not distributed.is_initialized()
-    assert given == ([0, "nccl"] if on_gpus else ["gloo"])
-    assert len(printed) == (1 if on_gpus else 4)
+    assert capsys.readouterr().out.splitlines() == [
+        "1 rank(s), each with 8 of 8 heads and 4 of 4 key-value heads",
+        "forward:  nothing",
+        "backward: nothing",
+        "output and all gradients are those of the whole layer",
+    ]
+
+
+@pytest.mark.parametrize(("rank", "printed"), [(0, "on cuda"), (1, "")])
+def test_example_of_tensor_parallel_takes_gpus_and_prints_on_one_rank(rank, printed, joined, monkeypatch, capsys):
+    backends, taken = joined(rank, ranks=2), []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", taken.append)
+    monkeypatch.setattr(example, "init_device_mesh", lambda kind, shape: kind)
+    monkeypatch.setattr(example, "compare", lambda kind: [f"on {kind}"])
+    example.main()
+    assert (backends, taken) == (["nccl"], [rank])
+    assert not distributed.is_initialized()
+    assert capsys.readouterr().out.strip() == printed

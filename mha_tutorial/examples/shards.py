@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -11,10 +11,8 @@ from numpy import ndarray as Array
 from .._sizes import count
 from ..weights import ColumnWeights, RowWeights
 
-Weights = TypeVar("Weights", ColumnWeights, RowWeights)
 
-
-def shard(weights: Weights, rank: int, ranks: int) -> Weights:
+def shard(weights: ColumnWeights | RowWeights, rank: int, ranks: int) -> ColumnWeights | RowWeights:
     """Cut out what one rank holds of a layer: its share of the heads, and of the keys that these read.
 
     The outputs of all shards add up to that of the layer, :eq:`eq-shards` or, in rows, :eq:`eq-shards-row`. The

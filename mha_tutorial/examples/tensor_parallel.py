@@ -23,13 +23,13 @@ from mha_tutorial.torch.parallel import Collectives, tensor_parallel
 B, N, D_MODEL, H, H_KV = 2, 5, 24, 8, 4
 
 
-def main(timeout: timedelta = timedelta(minutes=1)) -> None:
-    """Join the other ranks, compare, print on one of them, and leave."""
+def main(seconds: float = 60.0) -> None:
+    """Join the other ranks, compare, print on one of them, and leave; wait no longer than so many seconds."""
     here = int(os.environ["LOCAL_RANK"])
     on_gpus = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
     if on_gpus:
         torch.cuda.set_device(here)
-    distributed.init_process_group("nccl" if on_gpus else "gloo", timeout=timeout)
+    distributed.init_process_group("nccl" if on_gpus else "gloo", timeout=timedelta(seconds=seconds))
     try:
         mesh = init_device_mesh("cuda" if on_gpus else "cpu", (distributed.get_world_size(),))
         lines = compare(mesh)
@@ -80,7 +80,7 @@ def run(layer: MultiHeadAttention, x: Tensor) -> tuple[dict[str, Tensor], Collec
 
 def in_words(noted: Collectives) -> str:
     """List what was exchanged."""
-    return ", ".join(f"{name} of {payload:,} bytes" for name, payload in noted.calls)
+    return ", ".join(f"{name} of {payload:,} bytes" for name, payload in noted.calls) or "nothing"
 
 
 if __name__ == "__main__":

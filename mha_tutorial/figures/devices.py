@@ -9,7 +9,7 @@ from numpy import ndarray as Array
 
 from ..trace import Trace
 from ..weights import RowWeights
-from .style import KEY, NEUTRAL, OUTPUT, QUERY, VALUE, WEIGHTS, draw_grid, frame, head_color, name_grid
+from .style import KEY, NEUTRAL, OUTPUT, QUERY, VALUE, WEIGHTS, draw_grid, frame, name_grid
 
 GAP = 1.0  # between matrices side by side
 ROOM = 3.4  # above a matrix, for its name and size
@@ -36,11 +36,9 @@ def draw_shards(X: Array, parts: Sequence[RowWeights], traces: Sequence[Trace], 
     for rank, (part, trace) in enumerate(zip(parts, traces, strict=True)):
         left, top = rank * (one + GAP), -n - 1.2
         bottom = _draw_rank(part, trace, left, left + one, top, ax)
-        color = head_color(rank)
-        ax.add_patch(
-            Rectangle((left, bottom - 0.6), one, top - bottom + 0.6, fill=False, edgecolor=color, linestyle="--")
-        )
-        ax.text(left + 0.4, top - 0.5, f"rank {rank}", color=color, weight="bold", va="top")
+        frame_of_rank = (left, bottom - 0.6), one, top - bottom + 0.6
+        ax.add_patch(Rectangle(*frame_of_rank, fill=False, edgecolor=NEUTRAL, linestyle="--"))
+        ax.text(left + 0.4, top - 0.5, f"rank {rank}", weight="bold", va="top")
     total = np.sum([trace.output for trace in traces], axis=0)
     draw_grid(total, middle - d_model / 2, bottom - ROOM - 1.0, OUTPUT, ax)
     name_grid("all-reduce: the sum, on every rank", n, d_model, middle, middle, bottom - ROOM - 1.0, ax)
@@ -49,7 +47,7 @@ def draw_shards(X: Array, parts: Sequence[RowWeights], traces: Sequence[Trace], 
 
 def _draw_rank(part: RowWeights, trace: Trace, left: float, right: float, top: float, ax: Axes) -> float:
     """Draw what one rank holds and computes, between two edges; say where it ends."""
-    centre, y = (left + right) / 2, top - ROOM - 1.0
+    centre, y = (left + right) / 2, top - ROOM - 2.2
     inputs = {"$W^Q$": (part.W_q, QUERY), "$W^K$": (part.W_k, KEY), "$W^V$": (part.W_v, VALUE)}
     for place, (name, (matrices, color)) in enumerate(inputs.items()):
         packed = np.concatenate(list(matrices), axis=1)  # the heads side by side

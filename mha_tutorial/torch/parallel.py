@@ -103,7 +103,8 @@ def tensor_parallel(layer: MultiHeadAttention, mesh: DeviceMesh, inputs: int = 1
         raise NotImplementedError(
             "tensor_parallel: a layer with extra keys, which belong to its heads, is not divided"
         )
-    return parallelize_module(layer, mesh, plan(inputs))
+    parallelize_module(layer, mesh, plan(inputs))
+    return layer
 
 
 def repeat_kv_heads(layer: MultiHeadAttention, r: int) -> MultiHeadAttention:
