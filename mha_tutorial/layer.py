@@ -143,7 +143,7 @@ class MultiHeadAttention:
             convention.check_bias(bias)
             convention.check_addend(bias, shape)
         if self.extra_keys is not None:
-            k, v = (_behind(x, extra) for x, extra in zip((k, v), self.extra_keys, strict=True))
+            k, v = _behind(k, self.extra_keys[0]), _behind(v, self.extra_keys[1])
             visible, bias = (_for_all_keys(x, shape[-1], k.shape[-2]) for x in (visible, bias))
         score = convention.checked(self.score if bias is None else row.biased(self.score, bias))
 
@@ -184,5 +184,5 @@ def _for_all_keys(array: Array | None, m: int, all_keys: int) -> Array | None:
     """A mask or a bias for the tokens' keys, which leaves the extra ones behind them visible and as they are."""
     if array is None:
         return None
-    neutral = np.full((*array.shape[:-1], all_keys - m), array.dtype == np.bool_, array.dtype)
+    neutral = np.full((*array.shape[:-1], all_keys - m), array.dtype == np.bool_)  # seen, or nothing added
     return np.concatenate([np.broadcast_to(array, (*array.shape[:-1], m)), neutral], axis=-1)

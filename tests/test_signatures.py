@@ -197,6 +197,16 @@ def test_every_query_sees_the_extra_keys(mask, biased, weights, tokens, rng):
     assert trace.scores.shape == trace.attention.shape == (BATCH, H, N, M + S)
 
 
+def test_one_sequence_sees_the_extra_keys_as_a_batch_does(weights, tokens, rng):
+    layer = MultiHeadAttention(
+        weights, extra_keys=(rng.normal(size=(H_KV, S, D_K)), rng.normal(size=(H_KV, S, D_V)))
+    )
+    options = {"visible": np.tri(N, M, 2, dtype=bool), "bias": rng.normal(size=(N, M))}
+    of_first = [step[0] for step in layer.trace(*tokens, **options)]
+    for alone, together in zip(layer.trace(*(x[0] for x in tokens), **options), of_first, strict=True):
+        assert_close(alone, together)
+
+
 def test_a_query_that_sees_no_token_averages_the_extra_values(weights, tokens, rng):
     extra = np.zeros((H_KV, S, D_K)), rng.normal(size=(H_KV, S, D_V))
     trace = MultiHeadAttention(weights, extra_keys=extra).trace(*tokens, visible=Padding([0, 0]))
