@@ -11,12 +11,13 @@ BIN := .venv/bin
 SITE := _build/html
 BOOK_SOURCES := $(shell find book mha_tutorial tests -type f -not -name '*.pyc') _config.yml _toc.yml
 
-.PHONY: book serve test test-site test-frameworks exercises notebooks lint format mutants edits bench bench-gpu clean help
+.PHONY: book serve model test test-site test-frameworks exercises notebooks lint format mutants edits bench bench-gpu clean help
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make book       build the site in $(SITE)"
 	@echo "make serve      build it and serve it on http://localhost:$(PORT)"
+	@echo "make model      fetch the trained model of the book (93 MB) into your cache"
 	@echo "make test       unit tests, doctests and every notebook, compared output by output"
 	@echo "make test-site  the built site in Chromium: every page, search, keyboard, print;  ALL=1  axe in every view"
 	@echo "make test-frameworks  the layouts against transformers, Keras, Flax and Equinox, which it installs"
@@ -46,6 +47,9 @@ $(SITE)/.built: $(BIN)/.installed $(BOOK_SOURCES)
 
 serve: book
 	$(BIN)/python -m http.server $(PORT) --bind 127.0.0.1 --directory $(SITE)
+
+model: $(BIN)/.installed
+	$(BIN)/mha-tutorial model get
 
 # Hypothesis draws the same inputs on every run (its profile "ci"); `pytest` alone draws new ones.
 test: $(BIN)/.installed

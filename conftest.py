@@ -1,6 +1,8 @@
 """Set-up for the whole suite: signatures are checked while the tests run."""
 
+import functools
 import os
+from pathlib import Path
 
 import jaxtyping
 import numpy as np
@@ -39,6 +41,33 @@ def pytest_configure(config):
 
 def pytest_report_header(config):
     return None if config.pluginmanager.hasplugin("nbval") else "notebooks: not run, since nbval is not installed"
+
+
+@functools.cache
+def trained_model() -> Path:
+    """Fetch the trained model, once for all processes of a run; only ``MHA_OFFLINE=1`` lets its tests be skipped."""
+    from mha_tutorial.models import fetch
+
+    try:
+        return fetch()
+    except FileNotFoundError as error:  # raised where it is forbidden, and never otherwise
+        pytest.skip(str(error))
+
+
+def pytest_runtest_setup(item):
+    """Examples and notebooks that load the trained model need it; tests ask for it by the fixture."""
+    if _loads_model(item.path) and not isinstance(item, pytest.Function):
+        trained_model()
+
+
+@functools.cache
+def _loads_model(path: Path) -> bool:
+    return "models.load(" in path.read_text(encoding="utf-8") or path.name == "loading.py"
+
+
+@pytest.fixture(scope="session")
+def model_file() -> Path:
+    return trained_model()
 
 
 @pytest.fixture

@@ -7,6 +7,10 @@ EXTRAS = {  # module: the library's own name, and the extra of this package that
     "matplotlib": ("Matplotlib", "figures"),
     "safetensors": ("safetensors", "convert"),
     "ml_dtypes": ("ml_dtypes", "convert"),
+    "gguf": ("gguf", "models"),
+    "tokenizers": ("tokenizers", "models"),
+    "jinja2": ("Jinja2", "models"),
+    "filelock": ("filelock", "models"),
 }
 
 

@@ -1,4 +1,4 @@
-"""The command ``mha-tutorial``: see what layers a file of weights holds, and move one to another layout."""
+"""The command ``mha-tutorial``: look into files of weights, move layers between them, and run a trained model."""
 
 import argparse
 import io
@@ -22,6 +22,7 @@ from .layouts.refusals import NeededError
 DESCRIPTION = """\
 Look into a .safetensors file and move an attention layer from one library's layout to another's.
 Numbers change their places and nothing else: no type, no rounding. Pickles (.pt, .bin) are never read.
+Or get a small trained language model, and have it continue a text.
 """
 
 CONVERT = """\
@@ -34,6 +35,11 @@ written.
 INSPECT = """\
 Say what layers a file holds: their layout, the number of heads where shapes tell it, their sizes and
 parameters, and which other layouts have the same shapes. Only names and shapes are read.
+"""
+
+GENERATE = """\
+Continue TEXT with a trained language model, on the layer of this package: the one that `model get` has fetched,
+or any of the Llama family. What is added is printed, piece by piece.
 """
 
 
@@ -124,7 +130,48 @@ def _parser() -> argparse.ArgumentParser:
     )
     command.add_argument("file", metavar="FILE", type=Path, help="a .safetensors file")
     command.set_defaults(run=_inspect)
+    _add_models(commands, raw)
     return parser
+
+
+def _add_models(commands: Any, raw: dict[str, Any]) -> None:
+    command = commands.add_parser("model", help="get the trained model of the book", **raw)
+    actions = command.add_subparsers(required=True, metavar="ACTION")
+    command = actions.add_parser("get", help="fetch it into the cache, unless it is there, and say where it lies")
+    command.set_defaults(run=_model_get)
+
+    command = commands.add_parser("generate", help="continue a text", description=GENERATE, **raw)
+    command.add_argument("text", metavar="TEXT", help="what is to be continued")
+    command.add_argument("--model", metavar="PATH", type=Path, help="a GGUF, or a Hugging Face folder")
+    command.add_argument("-n", "--tokens", type=int, default=64, metavar="N", help="the most tokens to add (64)")
+    command.add_argument(
+        "--temperature", type=float, default=0.0, metavar="T", help="0, which is the default, takes the likeliest"
+    )
+    command.add_argument(
+        "--top-p", type=float, default=1.0, metavar="P", help="draw from the likeliest that have P together (1)"
+    )
+    command.add_argument("--seed", type=int, default=0, metavar="S", help="the same seed draws the same text (0)")
+    command.add_argument("--chat", action="store_true", help="TEXT is a question, and an answer is wanted")
+    command.set_defaults(run=_generate)
+
+
+def _model_get(options: argparse.Namespace) -> None:
+    from . import models  # which needs PyTorch; the other commands do not
+
+    print(models.fetch())
+
+
+def _generate(options: argparse.Namespace) -> None:
+    from . import models
+
+    model = models.load(options.model)
+    drawing = {name: getattr(options, name) for name in ("temperature", "top_p", "seed", "chat")}
+    pieces = model.stream(options.text, options.tokens, **drawing)  # refuses what cannot be continued
+    if not options.chat:
+        print(options.text, end="", flush=True)
+    for piece in pieces:
+        print(piece, end="", flush=True)
+    print()
 
 
 def _convert(options: argparse.Namespace) -> None:

@@ -3,9 +3,10 @@
 from typing import Any
 
 import numpy as np
+from numpy import ndarray as Array
 
 
-def show(*arrays: Any, decimals: int = 3, **named: Any) -> None:
+def show(*arrays: Any, decimals: int = 3, margin: float = 0.0, **named: Any) -> None:
     """Print each array, rounded, without negative zeros; a keyword becomes its title with the shape.
 
     Fractions are printed as fractions.
@@ -14,6 +15,14 @@ def show(*arrays: Any, decimals: int = 3, **named: Any) -> None:
     ----------
     decimals
         How many decimals a floating number keeps; fewer are printed where all entries need fewer.
+    margin
+        How much a number may differ on another machine. One so near to where it would be rounded otherwise is
+        refused.
+
+    Raises
+    ------
+    ValueError
+        If a number lies within the margin of a rounding edge.
 
     Examples
     --------
@@ -25,6 +34,8 @@ def show(*arrays: Any, decimals: int = 3, **named: Any) -> None:
     [[1.5 2.0]]
     half = 1/2
     """
+    for array in (*arrays, *named.values()) if margin else ():
+        _refuse_edges(np.asarray(array, dtype=float), decimals, margin)
     for array in arrays:
         print(_text(array, decimals))
     for name, array in named.items():
@@ -33,6 +44,17 @@ def show(*arrays: Any, decimals: int = 3, **named: Any) -> None:
             print(_text(array, decimals))
         else:
             print(f"{name} = {_text(array, decimals)}")
+
+
+def _refuse_edges(array: Array, decimals: int, margin: float) -> None:
+    """Refuse numbers that might be rounded up on one machine and down on another."""
+    steps = array * 10.0**decimals
+    near = np.abs(steps - np.floor(steps) - 0.5) <= margin * 10.0**decimals
+    if near.any():
+        raise ValueError(
+            f"{array[near].flat[0]!s} lies within {margin:g} of a rounding edge at {decimals} decimals, and might "
+            "be printed otherwise on another machine; choose another example"
+        )
 
 
 def _text(array: Any, decimals: int) -> str:

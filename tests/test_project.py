@@ -99,7 +99,7 @@ def imported(path) -> set[str]:
 @pytest.mark.parametrize(
     ("folder", "extras"),
     {
-        "mha_tutorial": ["figures", "torch", "fast", "convert"],
+        "mha_tutorial": ["figures", "torch", "fast", "convert", "models"],
         "tests": ["test", LARGE],
         "exercises": ["test"],
         "benchmarks": ["test", LARGE],

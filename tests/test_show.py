@@ -33,6 +33,17 @@ def test_names_and_decimals(capsys):
     assert capsys.readouterr().out == "[1.]\nweights (1, 2)\n[[0.2 0.8]]\ncount = 3\n"
 
 
+@pytest.mark.parametrize("array", [0.1249, np.array([[0.3, -0.1251]]), [2.0, 0.12505]])
+def test_a_number_near_a_rounding_edge_is_refused(array, capsys):
+    with pytest.raises(ValueError, match=r"0.12\d+ lies within 0.0002 of a rounding edge at 2 decimals"):
+        show(array, decimals=2, margin=2e-4)
+    with pytest.raises(ValueError, match="rounding edge"):
+        show(a=array, decimals=2, margin=2e-4)
+    assert capsys.readouterr().out == ""
+    show(array, decimals=2, margin=1e-5)
+    assert capsys.readouterr().out
+
+
 def test_long_arrays_are_printed_whole(capsys):
     show(np.arange(2000))
     assert "..." not in capsys.readouterr().out

@@ -22,7 +22,8 @@ import equations
 import numpy as np
 
 ROOT = equations.ROOT
-HOMES = ["mha_tutorial", "mha_tutorial.layouts", "mha_tutorial.torch"]  # which have an `__all__`
+# which have an `__all__`
+HOMES = ["mha_tutorial", "mha_tutorial.layouts", "mha_tutorial.torch", "mha_tutorial.models"]
 MODULES = ["masks", "gradients", "torch.masks", "analysis.circuits", "analysis.counting", "analysis.scaling"]
 MODULES += ["reference.column", "reference.row", "reference.loops"]
 MODULES += ["positions", "positions.column", "positions.row", "torch.positions", "block"]
