@@ -2,7 +2,8 @@
 
 import copy
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple, Self
+from itertools import repeat
+from typing import NamedTuple, Self, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -75,7 +76,7 @@ class Block(nn.Module):
             prepare=NormedRotary(config, rotary) if config.norm_heads else rotary,
         )
         if config.bias and not config.bias_o:
-            self.attention.W_o.bias = None
+            self.attention.W_o.register_parameter("bias", None)
         self.feed_forward_norm = RMSNorm(config.d_model, config.eps)
         self.feed_forward = FeedForward(config.d_model, config.d_hidden)
 
@@ -86,7 +87,7 @@ class Block(nn.Module):
     def trace(self, x: Float[Tensor, "b n d_model"], **options) -> tuple[Trace, Float[Tensor, "b n d_model"]]:
         """What a call computes, with every step of the attention."""
         steps = self.attention.trace(self.attention_norm(x), **options)
-        x = x + steps.output
+        x = x + cast(Tensor, steps.output)
         return steps, x + self.feed_forward(self.feed_forward_norm(x))
 
 
@@ -110,7 +111,7 @@ class ModelTrace(NamedTuple):
     @property
     def attention(self) -> Float[Tensor, "layers b h n n"]:
         """The attention of all heads."""
-        return torch.stack([layer.attention for layer in self.layers])
+        return torch.stack([cast(Tensor, layer.attention) for layer in self.layers])
 
 
 class Decoder(nn.Module):
@@ -177,7 +178,7 @@ class Decoder(nn.Module):
             If the tokens are no integers, none, not in the vocabulary, or more than the model has read in training.
         """
         x, options = self._begin(ids, visible, positions, caches)
-        for block, cache in zip(self.blocks, caches or [None] * len(self.blocks), strict=True):
+        for block, cache in zip(self.blocks, caches or repeat(None, len(self.blocks)), strict=True):
             x = block(x, cache=cache, **options)
         return self.output(self.norm(x[:, -1:] if last else x))
 

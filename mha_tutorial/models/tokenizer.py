@@ -162,7 +162,7 @@ def from_folder(folder: Path) -> Tokenizer | None:
         library = Library.from_file(str(file))
     except Exception as error:  # the library raises nothing narrower
         raise ValueError(f"{file} cannot be read: {error}") from error
-    told = {}
+    told: dict[str, Any] = {}
     for name in ("config.json", "generation_config.json", "tokenizer_config.json"):
         told |= json.loads((folder / name).read_text("utf-8")) if (folder / name).is_file() else {}
     ends = told.get("eos_token_id")

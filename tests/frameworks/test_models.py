@@ -91,7 +91,7 @@ def test_greedy_text_is_the_librarys(prompt, ours, theirs):
 
 # --- its tokenizer ------------------------------------------------------------------------------------------------
 
-LOST = ["a  2", "½", "١٢", "x²", "3½", "  7"]  # the library leaves out that digits are cut off one by one
+LOST = ["a  2", "a ½", " ١٢", "  7"]  # the library does not cut digits off first, so that spaces go with them
 
 
 @pytest.mark.parametrize("text", [*TEXTS, "Grüße, 世界! 🙂", "tab\tand\r\n line", "a  b   c ", "7 days, 1999"])
@@ -158,7 +158,7 @@ def test_small_models_are_the_librarys(name, shard, tmp_path):
     torch.manual_seed(0)
     library = getattr(transformers, f"{family}ForCausalLM")(config).eval()
     for x in library.parameters():
-        torch.nn.init.normal_(x, mean=float(x.ndim == 1), std=0.3)
+        torch.nn.init.normal_(x, mean=float(x.ndim == 1), std=0.1)
     library.save_pretrained(tmp_path, max_shard_size=shard)
     assert (len(list(Path(tmp_path).glob("*.safetensors"))) > 1) == (shard == "20KB")
     model, ids = models.load(tmp_path), torch.randint(101, (2, 17), generator=torch.Generator().manual_seed(1))
