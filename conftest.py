@@ -45,7 +45,7 @@ def pytest_report_header(config):
 
 @functools.cache
 def trained_model() -> Path:
-    """Fetch the trained model, once for all processes of a run; only ``MHA_OFFLINE=1`` lets its tests be skipped."""
+    """Fetch the trained model, once for all processes of a run; ``MHA_OFFLINE=1`` alone skips its tests."""
     from mha_tutorial.models import fetch
 
     try:

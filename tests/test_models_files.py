@@ -352,7 +352,10 @@ def test_a_corrupt_gguf_is_refused(llama, tmp_path):
 GGUFS = {
     "architecture": ({"architecture": "phi2"}, "the architecture 'phi2' is not known here, only 'llama'"),
     "rotary width": ({"rope.dimension_count": 6}, "llama.rope.dimension_count = 6 is not known here, only 10"),
-    "unknown field": ({"expert_count": 8}, "the field 'llama.expert_count' = 8 might change the result, and is not known"),
+    "unknown field": (
+        {"expert_count": 8},
+        "the field 'llama.expert_count' = 8 might change the result, and is not known",
+    ),
     "rules of cutting": ({"pre": "llama-bpe"}, "the tokenizer 'gpt2' with the rules 'llama-bpe' is not known here"),
 }
 

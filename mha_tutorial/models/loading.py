@@ -51,7 +51,7 @@ GGUF = {
 
 
 def load(
-    path: str | os.PathLike | None = None,
+    path: str | os.PathLike[str] | None = None,
     *,
     device: torch.device | str | None = None,
     dtype: torch.dtype = torch.float32,
