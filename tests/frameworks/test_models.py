@@ -123,7 +123,7 @@ def test_the_tokenizer_of_a_folder_is_the_librarys(ours, tmp_path):
 
 SIZES = {
     "vocab_size": 101,
-    "hidden_size": 44,
+    "hidden_size": 42,
     "num_hidden_layers": 3,
     "num_attention_heads": 6,
     "num_key_value_heads": 2,
