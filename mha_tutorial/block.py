@@ -118,6 +118,8 @@ def swiglu(
 class Block:
     """One layer of a language model such as Llama: attention, then a feed-forward part, each added to the tokens.
 
+    Computes :eq:`eq-pre-norm-block`.
+
     Parameters
     ----------
     attention
@@ -163,10 +165,7 @@ class Block:
         visible: Bool[Array, "*#b_h #n #n"] | Mask | None = None,
         positions: Int[Array, "*#b n"] | None = None,
     ) -> Float[Array, "*b n d_model"]:
-        """Let each token take in what the others hold, then rewrite it by itself.
-
-        Computes :eq:`eq-pre-norm-block`.
-        """
+        """Let each token take in what the others hold, then rewrite it by itself."""
         normalised = rms_norm(x, self.attention_gain, self.eps)
         x = x + self.attention(normalised, visible=visible, positions=positions)
         normalised = rms_norm(x, self.feed_forward_gain, self.eps)

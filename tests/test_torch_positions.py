@@ -102,6 +102,51 @@ def test_turning_compiles_whole(order):
         assert torch.equal(found, expected)
 
 
+@pytest.mark.parametrize("change", ["places in place", "other places", "other width", "other type", "more places"])
+def test_what_is_kept_of_one_call_does_not_reach_another(change):
+    rotary, places = Rotary(), torch.arange(N)
+    x = torch.linspace(-1, 1, N * D_K).view(1, 1, N, D_K)
+    rotary(x, x, places)
+    if change == "places in place":
+        places += 3
+    elif change == "other places":
+        places = places.flip(0)
+    elif change == "other width":
+        x = x[..., : D_K - 2]
+    elif change == "other type":
+        x, places = x.double(), places.int()
+    else:
+        x, places = x.repeat(1, 1, 2, 1), torch.arange(2 * N)
+    for found, expected in zip(rotary(x, x, places), Rotary()(x, x, places), strict=True):
+        assert torch.equal(found, expected)
+
+
+def test_layers_that_share_positions_turn_with_the_same_tensors(monkeypatch):
+    made, module = [], positions
+    original = module._turns
+    monkeypatch.setattr(module, "_turns", lambda *given: made.append(given) or original(*given))
+    rotary, x = Rotary(), torch.ones(1, 2, N, D_K)
+    for places in (torch.arange(N), torch.arange(N), torch.arange(N) + 1):
+        rotary(x, x, places)
+    assert len(made) == 2
+
+
+def test_turns_of_inference_mode_are_not_kept_for_gradients():
+    rotary, x = Rotary(), torch.ones(1, 1, N, D_K)
+    with torch.inference_mode():
+        rotary(x, x, torch.arange(N))
+    x.requires_grad_()
+    rotary(x, x, torch.arange(N))[0].sum().backward()
+    assert x.grad.shape == x.shape
+
+
+def test_turning_many_sequences_by_vmap(rng):
+    x, places = tensors(rng.normal(size=(3, 1, H, N, D_K))), torch.arange(3 * N).view(3, N)
+    rotary = Rotary()
+    found = torch.func.vmap(lambda x, places: rotary(x, x, places)[0])(x, places)
+    assert_close(array(found), row.rotate(array(x), places.numpy()[:, None, None], 10000.0))
+
+
 def test_a_layer_names_its_rotary_positions():
     assert "prepare=Rotary" in repr(MultiHeadAttention(12, 3, prepare=Rotary()))
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Float, Int
@@ -11,6 +11,7 @@ from torch import Tensor
 from .._checks import check_positive
 from ..positions import Pairs
 from ..positions.common import bucket_sizes, check_even, check_order
+from .kernels.common import is_eager
 from .layer import Positions
 
 
@@ -94,6 +95,9 @@ def rotate(
 class Rotary:
     """What `prepare=` takes: rotary positions, which turn the queries and keys of every head.
 
+    On a CPU the cosines and sines of the last call are kept: the layers of a model may share one object, and all
+    but the first then find those of their positions there.
+
     Parameters
     ----------
     base
@@ -116,6 +120,7 @@ class Rotary:
 
     base: float = 10000.0
     order: Pairs = Pairs.HALVES
+    _kept: tuple = field(default=(None,) * 3, init=False, repr=False, compare=False)  # key, positions, turns
 
     def __post_init__(self):
         check_positive("base", self.base)
@@ -131,7 +136,15 @@ class Rotary:
         return q, _turned(k, *(turns if of_k is of_q else self._turns(k, of_k)), self.order)
 
     def _turns(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        return _turns(x, positions[..., None, :], self.base, self.order)
+        if not is_eager(positions):
+            return _turns(x, positions[..., None, :], self.base, self.order)
+        # tensors made in inference mode are of no use to gradients
+        key = x.shape[-1], x.dtype, x.device, positions.dtype, torch.is_inference_mode_enabled()
+        known, places, turns = self._kept
+        if key != known or not torch.equal(places, positions):
+            turns = _turns(x, positions[..., None, :], self.base, self.order)
+            object.__setattr__(self, "_kept", (key, positions.clone(), turns))  # at once, as threads may share it
+        return turns
 
 
 def alibi(
@@ -216,7 +229,7 @@ def _turned(x: Tensor, cos: Tensor, sin: Tensor, order: Pairs) -> Tensor:
         partners = x.roll(x.shape[-1] // 2, dims=-1)
     else:
         partners = x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
-    return (x * cos + partners * sin).to(x.dtype)
+    return torch.addcmul(x * cos, partners, sin).to(x.dtype)
 
 
 def _beside(first: Tensor, second: Tensor, order: Pairs) -> Tensor:
