@@ -437,6 +437,13 @@ def test_ratios_are_points_with_their_quartiles(ax):
     assert ax.get_ylim()[0] > ax.get_ylim()[1]
 
 
+def test_bars_are_as_long_as_their_values(ax):
+    figures.draw_bars({"a": 1.25, "b": 40.0}, ax)
+    assert [bar.get_width() for bar in ax.patches] == [1.25, 40]
+    assert texts(ax) == ["1.2", "40.0"]
+    assert ax.get_ylim()[0] > ax.get_ylim()[1]
+
+
 def test_shapes_draws_all_eleven_steps_with_their_axes(ax, rng):
     weights, x = RowWeights.random(rng, d_model=6, h=2), rng.normal(size=(4, 5, 6))
     figures.draw_shapes(steps.eleven_steps(x, weights), ax, token=1)

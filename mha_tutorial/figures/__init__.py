@@ -6,7 +6,7 @@ require("mha_tutorial.figures", "matplotlib")
 
 from .attention import draw_attention, draw_hull, draw_lookup, draw_moves  # noqa: E402
 from .block import draw_wiring  # noqa: E402
-from .curves import draw_curves, draw_distributions, draw_lines, draw_ratios, draw_weights  # noqa: E402
+from .curves import draw_bars, draw_curves, draw_distributions, draw_lines, draw_ratios, draw_weights  # noqa: E402
 from .decoding import draw_slots  # noqa: E402
 from .devices import draw_ring, draw_shards  # noqa: E402
 from .flash import draw_roofline, draw_running_maximum, draw_tiles  # noqa: E402
@@ -33,6 +33,7 @@ from .torch import draw_modules, draw_pairs, draw_ranges, draw_strips  # noqa: E
 __all__ = [
     "draw_attention",
     "draw_backward",
+    "draw_bars",
     "draw_block",
     "draw_contributions",
     "draw_conventions",

@@ -4,7 +4,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy import ndarray as Array
 
-from .style import CURVES, NEUTRAL
+from .style import CURVES, HEAD_COLORS, NEUTRAL
 
 
 def draw_curves(x: Array, curves: dict[str, Array], ax: Axes) -> Axes:
@@ -26,6 +26,19 @@ def draw_lines(x: Array, lines: dict[str, Array], ax: Axes) -> Axes:
         color, dashes, _ = CURVES[number % len(CURVES)]
         ax.plot(x, y, color=color, linestyle=dashes, label=name)
     ax.legend()
+    return ax
+
+
+def draw_bars(values: dict[str, float], ax: Axes) -> Axes:
+    """Draw one horizontal bar for each name, with its value beside it."""
+    names = list(values)
+    ax.barh(names, [values[name] for name in names], color=HEAD_COLORS[0], height=0.6)
+    for place, name in enumerate(names):
+        ax.annotate(
+            f"{values[name]:.1f}", (values[name], place), xytext=(4, 0), textcoords="offset points", va="center"
+        )
+    ax.invert_yaxis()
+    ax.margins(x=0.12)
     return ax
 
 
