@@ -14,6 +14,7 @@ from mha_tutorial.analysis import counting
 from mha_tutorial.examples import decoding
 from mha_tutorial.reference import column, row
 from mha_tutorial.torch import KVCache, MultiHeadAttention, fused, naive
+from mha_tutorial.torch.positions import Rotary
 from tests.helpers import D_K, D_MODEL, D_V, GROUPS, assert_close
 from tests.torch_helpers import BLOCKED, array, one_thread, tensors  # noqa: F401
 
@@ -158,6 +159,16 @@ def test_cache_positions_of_ones_own(rng):
         first = end - part.shape[1]
         output = layer(part, positions=places[:, first:end], cache=cache)
         assert_close(array(output), array(expected[:, first:end]))
+
+
+@pytest.mark.parametrize("room", [{"capacity": N}, {"window": 4, "chunk": 7}], ids=["capacity", "ring"])
+def test_cache_turns_each_key_once(room, rng):
+    """Rotary positions, which go on from the tokens stored, in groups and in every chunk."""
+    weights, x = RowWeights.random(rng, D_MODEL, 6, 2, d_k=4, d_v=D_V), tensors(some_tokens(rng))
+    layer = MultiHeadAttention.from_weights(weights, prepare=Rotary(base=100.0))
+    expected = layer(x, visible=Causal() if "capacity" in room else Window(4) & Causal())
+    for sizes in CHUNKS.values():
+        assert_close(array(read(layer, x, KVCache.for_layer(layer, B, **room), sizes)), array(expected))
 
 
 def test_cache_records_no_gradient(rng):
@@ -559,9 +570,10 @@ def test_cache_says_what_it_is():
 # --- the readable version, and what is kept -----------------------------------------------------------------------
 
 
+@pytest.mark.equation("eq-cache", "eq-cache-row")
 @pytest.mark.parametrize("sizes", CHUNKS.values(), ids=CHUNKS)
 @pytest.mark.parametrize(("h", "h_kv"), GROUPS.values(), ids=GROUPS)
-def test_readable_cache_is_the_whole_pass_in_both_conventions(h, h_kv, sizes, rng):
+def test_cache_to_read_is_the_whole_pass_in_both_conventions(h, h_kv, sizes, rng):
     weights, x = draw(rng, h, h_kv), some_tokens(rng)
     by_columns, kept = weights.T, decoding.nothing(weights, B)
     whole = row.multi_head(x, x, x, weights, visible=Causal()).output
@@ -581,6 +593,7 @@ def test_readable_cache_is_the_whole_pass_in_both_conventions(h, h_kv, sizes, rn
         assert_close(column.summed_output(by_columns, heads).mT, output)
 
 
+@pytest.mark.equation("eq-cache-bytes")
 def test_cache_takes_the_bytes_that_are_counted(rng):
     for h_kv in (1, 2, 6):
         weights = draw(rng, 6, h_kv)

@@ -302,6 +302,8 @@ def activation_bytes(
 def cache_bytes(weights: ColumnWeights | RowWeights, m: int, dtype: DTypeLike | None = None) -> int:
     """How many bytes the keys and values of `m` tokens take, which one layer keeps while a text is written.
 
+    Computes :eq:`eq-cache-bytes` for one text and one layer.
+
     Parameters
     ----------
     m

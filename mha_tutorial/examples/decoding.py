@@ -39,7 +39,7 @@ def cached_step(
 ) -> tuple[Float[Array, "*b n d_model"], Kept]:
     """Rewrite the next tokens of a text, one or several, with what was kept of those before them.
 
-    The result is that of a causal pass over the
+    Computes :eq:`eq-cache-row`, which is :eq:`eq-cache` in columns. The result is that of a causal pass over the
     whole text, at the places of the new tokens. One token needs no mask: all that is kept came before it.
     Several do, and then the last of them stands beside the last key: ``Causal("bottom-right")``.
 

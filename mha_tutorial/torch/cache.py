@@ -205,13 +205,13 @@ class KVCache:
         if chunk.real is not None:
             k, v = (x.masked_fill(~chunk.real[:, None, :, None], 0) for x in (k, v))
             positions = positions.where(chunk.real, -1)
-        entry = torch.arange(len(self.positions), device=slots.device)[:, None]
-        for kept, x in ((self.keys, k), (self.values, v)):
+        with_all_axes = (self.positions[:, None, :, None], positions[:, None, :, None])
+        for kept, x in ((self.keys, k), (self.values, v), with_all_axes):
             if slots.ndim == 1:
                 kept.index_copy_(2, slots, x)
             else:
+                entry = torch.arange(len(slots), device=slots.device)[:, None]
                 kept[entry, :, slots] = x.transpose(1, 2)
-        self.positions[entry, slots] = positions
         m = self._used(self.stored + chunk.n)
         return self.keys[:, :, :m], self.values[:, :, :m]
 

@@ -257,7 +257,8 @@ class MultiHeadAttention(nn.Module):
         chunk = None
         if cache is not None:
             chunk, bias = _begin(cache, queries, q, k, v, visible, bias)
-            positions = _continued(chunk, queries) if positions is None else positions
+            if positions is None and self.prepare is not None:
+                positions = _continued(chunk, queries)
         if self.prepare is not None or positions is not None:
             q, k = self._prepared(q, k, queries, keys, positions)
         if cache is not None and chunk is not None:
