@@ -90,6 +90,7 @@ bench: $(BIN)/.installed
 	$(BIN)/python benchmarks/cpu.py
 	$(BIN)/python benchmarks/numpy_fast.py
 	$(BIN)/python benchmarks/numpy_layer.py
+	$(BIN)/python benchmarks/cache.py
 
 bench-gpu: $(BIN)/.installed
 	$(BIN)/python benchmarks/gpu.py

@@ -318,6 +318,10 @@ def test_cache_follows_beams(room, rng):
         assert_close(array(output[entry]), array(layer(text, visible=visible)[-4:]))
     cache.reorder([1, 1, 2])
     assert cache.missing is None
+    before = cache.keys.clone()
+    cache.reorder([2, 0, 1])
+    used = slice(cache.stored if room == "capacity" else None)
+    assert torch.equal(cache.keys[:, :, used], before[[2, 0, 1]][:, :, used])
 
 
 # --- what does not matter -----------------------------------------------------------------------------------------
