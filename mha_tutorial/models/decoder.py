@@ -28,8 +28,8 @@ class RMSNorm(nn.Module):
         self.weight, self.eps = nn.Parameter(torch.ones(width)), eps
 
     def forward(self, x: Float[Tensor, "*b d_model"]) -> Float[Tensor, "*b d_model"]:
-        wide = x.to(torch.promote_types(x.dtype, torch.float32))
-        return rms_norm(wide, self.weight.shape, None, self.eps).to(x.dtype) * self.weight
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        return rms_norm(x.to(dtype), self.weight.shape, self.weight.to(dtype), self.eps).to(x.dtype)
 
 
 class FeedForward(nn.Module):
@@ -43,6 +43,19 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Float[Tensor, "*b d_model"]) -> Float[Tensor, "*b d_model"]:
         return self.down(silu(self.gate(x)) * self.up(x))
+
+
+class SharedRotary(Rotary):
+    """Rotary positions for all layers: the cosines and sines of one pass are computed once, by the first."""
+
+    def _turns(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        last = self.__dict__.get("last")  # replaced as a whole, so that threads do not disturb each other
+        if last is None or last[0] is not positions:
+            last = self.__dict__["last"] = positions, super()._turns(x, positions)
+        return last[1]
+
+    def __deepcopy__(self, memo: dict) -> Self:
+        return self
 
 
 class NormedRotary(nn.Module):
@@ -61,9 +74,8 @@ class NormedRotary(nn.Module):
 class Block(nn.Module):
     """Adds to each token what it finds in others, and then what it makes of itself."""
 
-    def __init__(self, config: Config, kernel: Kernel):
+    def __init__(self, config: Config, kernel: Kernel, rotary: Rotary):
         super().__init__()
-        rotary = Rotary(config.base)
         self.attention_norm = RMSNorm(config.d_model, config.eps)
         self.attention = MultiHeadAttention(
             config.d_model,
@@ -139,7 +151,8 @@ class Decoder(nn.Module):
         super().__init__()
         self.config, self.tokenizer = config, tokenizer
         self.embedding = nn.Embedding(config.vocabulary, config.d_model)
-        self.blocks = nn.ModuleList(Block(config, kernel) for _ in range(config.layers))
+        rotary = SharedRotary(config.base)
+        self.blocks = nn.ModuleList(Block(config, kernel, rotary) for _ in range(config.layers))
         self.norm = RMSNorm(config.d_model, config.eps)
         self.output = nn.Linear(config.d_model, config.vocabulary, bias=False)
         self.tie()
@@ -212,6 +225,10 @@ class Decoder(nn.Module):
         if self.config.window is not None and stored + ids.shape[1] > self.config.window:
             window = Window(self.config.window)
             rule = window if rule is None else rule & window
+        if positions is not None:
+            positions = positions.clone()  # a new tensor in every pass: `SharedRotary` looks no further
+        elif not caches or (visible is None and caches[0].missing is None):  # or else caches know the places
+            positions = stored + torch.arange(ids.shape[1], device=ids.device)
         if visible is not None:
             rule = visible if rule is None else rule & visible
         return self.embedding(ids), {"visible": rule, "positions": positions}
