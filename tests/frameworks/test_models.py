@@ -82,9 +82,9 @@ def test_texts_of_several_lengths_together_are_each_as_alone(ours, theirs):
 @pytest.mark.parametrize("prompt", PROMPTS, ids=range(len(PROMPTS)))
 def test_greedy_text_is_the_librarys(prompt, ours, theirs):
     ids = rows(ours, prompt)
-    expected = theirs.generate(
-        ids, attention_mask=torch.ones_like(ids), max_new_tokens=TOKENS, min_new_tokens=TOKENS, do_sample=False
-    )[0, ids.shape[1] :]
+    options = {"do_sample": False, "max_new_tokens": TOKENS, "eos_token_id": 49_151}  # a token that never comes
+    expected = theirs.generate(ids, attention_mask=torch.ones_like(ids), **options)[0, ids.shape[1] :]
+    assert len(expected) == TOKENS
     found = torch.tensor(list(generation.continued(ours, ids, TOKENS)))
     assert torch.equal(found, expected)
 
