@@ -45,19 +45,6 @@ class FeedForward(nn.Module):
         return self.down(silu(self.gate(x)) * self.up(x))
 
 
-class SharedRotary(Rotary):
-    """Rotary positions for all layers: the cosines and sines of one pass are computed once, by the first."""
-
-    def _turns(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        last = self.__dict__.get("last")  # replaced as a whole, so that threads do not disturb each other
-        if last is None or last[0] is not positions:
-            last = self.__dict__["last"] = positions, super()._turns(x, positions)
-        return last[1]
-
-    def __deepcopy__(self, memo: dict) -> Self:
-        return self
-
-
 class NormedRotary(nn.Module):
     """Normalises the queries and keys of each head (Qwen3) before it turns them."""
 
@@ -151,8 +138,8 @@ class Decoder(nn.Module):
         super().__init__()
         self.config, self.tokenizer = config, tokenizer
         self.embedding = nn.Embedding(config.vocabulary, config.d_model)
-        rotary = SharedRotary(config.base)
-        self.blocks = nn.ModuleList(Block(config, kernel, rotary) for _ in range(config.layers))
+        self.rotary = Rotary(config.base)  # shared, so that the angles of a pass are computed once
+        self.blocks = nn.ModuleList(Block(config, kernel, self.rotary) for _ in range(config.layers))
         self.norm = RMSNorm(config.d_model, config.eps)
         self.output = nn.Linear(config.d_model, config.vocabulary, bias=False)
         self.tie()
@@ -225,10 +212,6 @@ class Decoder(nn.Module):
         if self.config.window is not None and stored + ids.shape[1] > self.config.window:
             window = Window(self.config.window)
             rule = window if rule is None else rule & window
-        if positions is not None:
-            positions = positions.clone()  # a new tensor in every pass: `SharedRotary` looks no further
-        elif not caches or (visible is None and caches[0].missing is None):  # or else caches know the places
-            positions = stored + torch.arange(ids.shape[1], device=ids.device)
         if visible is not None:
             rule = visible if rule is None else rule & visible
         return self.embedding(ids), {"visible": rule, "positions": positions}
@@ -274,7 +257,7 @@ class Decoder(nn.Module):
         >>> changed.embedding.weight is model.embedding.weight
         True
         """
-        shared = {id(x): x for x in (*self.parameters(), self.tokenizer)}
+        shared = {id(x): x for x in (*self.parameters(), self.tokenizer, self.rotary)}
         other = copy.deepcopy(self, shared)
         for layer, head in heads:
             if not (0 <= layer < self.config.layers and 0 <= head < self.config.h):
