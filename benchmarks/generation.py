@@ -67,7 +67,7 @@ def theirs(library, attention: str, cache: str, capacity: int) -> Step:
 
     def step(ids: torch.Tensor) -> torch.Tensor:
         library.config._attn_implementation = attention
-        return library(ids, past_key_values=kept, use_cache=True, logits_to_keep=1).logits
+        return library(ids, cache=kept, use_cache=True, logits_to_keep=1).logits
 
     return step
 
