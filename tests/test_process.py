@@ -514,3 +514,5 @@ def test_no_library_where_threadpoolctl_is_missing(monkeypatch):
         assert threads.blas_threads() == threads.OneBlasThread().take(insist=True) == 1
     finally:
         threads._blas_libraries.cache_clear()
+    monkeypatch.undo()
+    assert threads._blas_libraries()

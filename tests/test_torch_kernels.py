@@ -394,6 +394,7 @@ def test_flex(mask, biased, uncompiled_flex):
 
 @pytest.mark.filterwarnings("ignore:.*script_method.*:DeprecationWarning")  # PyTorch's own, on first compilation
 def test_flex_compiled():
+    importlib.import_module("mha_tutorial.torch.kernels.flex")._compiled.cache_clear()  # compiled anew, here
     single = tensors(*inputs(HEADS[1], (5, 7)), dtype=torch.float32)
     visible = Causal("bottom-right") & Padding([3, 4])
     expected = reference(*(array(x).astype(np.float64) for x in single), visible)
