@@ -1,5 +1,6 @@
 """The trained model: what it reads, says and writes, and the commands that run it."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -102,6 +103,21 @@ REFUSED = {
 def test_what_cannot_be_continued_is_refused_before_anything_is_computed(given, options, message, model):
     with pytest.raises(ValueError, match=message):
         model.stream(*given, **options)  # nobody has asked for a piece yet
+
+
+@pytest.mark.equation("eq-temperature")
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+def test_temperature_divides_the_logits(temperature):
+    found = models.probabilities(torch.tensor([2.0, 1.0, 0.0]), temperature)
+    exponentials = np.exp(np.array([2.0, 1.0, 0.0]) / temperature)
+    np.testing.assert_allclose(found, exponentials / exponentials.sum(), rtol=1e-6)
+
+
+def test_top_p_keeps_the_likeliest_that_reach_it():
+    likely = models.probabilities(torch.tensor([2.0, 1.0, 0.0]))
+    kept = models.probabilities(torch.tensor([2.0, 1.0, 0.0]), top_p=0.7)
+    np.testing.assert_allclose(kept[:2], likely[:2] / likely[:2].sum(), rtol=1e-6)
+    assert kept[2] == 0
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,9 @@ def probabilities(
 ) -> Float[Tensor, "*b vocabulary"]:
     """Make of logits how likely each token is drawn.
 
-    A softmax of the logits, divided by the temperature: below 1 it prefers the likely, above 1 it evens out. Of the
-    tokens only the likeliest are left that have the probability `top_p` together, and share what the others had.
+    Computes :eq:`eq-temperature`: a softmax of the logits, divided by the temperature. Below 1 it prefers the
+    likely, above 1 it evens out. Of the tokens only the likeliest are left that have the probability `top_p`
+    together, and share what the others had.
 
     Raises
     ------
