@@ -1,9 +1,11 @@
 """One layer on several devices: what its ranks exchange, and whether it is still the layer that it was.
 
+Two processes, each a rank, are started by ::
+
     torchrun --standalone --nproc-per-node 2 -m mha_tutorial.examples.tensor_parallel
 
-starts two processes, each a rank. They take a GPU each where there are enough (NCCL), and compute on the CPU
-otherwise (Gloo). A rank that fails, or does not answer for a minute, ends them all with an error.
+They take a GPU each where there are enough (NCCL), and compute on the CPU otherwise (Gloo). A rank
+that fails, or does not answer for a minute, ends them all with an error.
 """
 
 import gc
