@@ -37,7 +37,7 @@ class Part(NamedTuple):
 PARTS = {
     "reference": Part(
         ["reference/*.py", "_finite.py"],
-        ["attention", "multi_head", "numpy_edges", "signatures", "errors", "cases", "worked"],
+        ["attention", "multi_head", "online", "numpy_edges", "signatures", "errors", "cases", "worked"],
     ),
     "masks": Part(["masks.py"], ["masks", "counting", "cases", "errors"]),
     "layer": Part(["layer.py"], ["multi_head", "numpy_edges", "signatures", "errors", "cases"]),
