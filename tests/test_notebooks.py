@@ -51,6 +51,15 @@ def test_errors_are_announced_and_nothing_is_skipped(path):
 
 
 @in_every_notebook
+def test_lines_are_no_wider_than_a_page(path):
+    for cell in code_cells(path):
+        lines = cell.source.splitlines()
+        if "cli.main(" not in cell.source:  # what a command says is one line, however long
+            lines += [line for output in cell.outputs for line in output.get("text", "").splitlines()]
+        assert max(map(len, lines), default=0) <= 88, max(lines, key=len)
+
+
+@in_every_notebook
 def test_figures_have_alternative_text(path):
     for cell in code_cells(path):
         if any("image/png" in output.get("data", {}) for output in cell.outputs):

@@ -61,7 +61,7 @@ def test_shards_hold_heads_in_order_and_the_output_bias_once(weights):
     [
         (0, 8, "8 ranks cannot share 4 key-value heads evenly"),
         (0, 3, "3 ranks cannot share 4 key-value heads evenly"),
-        (2, 2, "rank must be below ranks, counted from zero, got rank 2 of 2"),
+        (2, 2, "ranks are 0 to 1, got rank 2"),
         (-1, 2, "rank must be at least 0, got -1"),
         (0, 0, "ranks must be at least 1, got 0"),
     ],

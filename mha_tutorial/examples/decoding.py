@@ -69,8 +69,12 @@ def cached_step(
     """
     row.convention.check_inputs(X, X, X, weights)
     queries = row.project(weights.W_q, X, weights.b_q)
-    new = Kept(row.project(weights.W_k, X, weights.b_k), row.project(weights.W_v, X, weights.b_v))
-    kept = Kept(*(np.concatenate(pair, axis=-2) for pair in zip(kept, new, strict=True)))
+    keys = row.project(weights.W_k, X, weights.b_k)
+    values = row.project(weights.W_v, X, weights.b_v)
+    kept = Kept(
+        np.concatenate([kept.keys, keys], axis=-2),
+        np.concatenate([kept.values, values], axis=-2),
+    )
     keys, values = map(weights.repeat_kv, kept)
     heads = row.attention(queries, keys, values, visible=Causal("bottom-right"))
     return row.summed_output(weights, heads), kept

@@ -38,9 +38,11 @@ def shard(weights: ColumnWeights | RowWeights, rank: int, ranks: int) -> ColumnW
     """
     ranks, rank = count("ranks", ranks), count("rank", rank, least=0)
     if rank >= ranks:
-        raise ValueError(f"shard: rank must be below ranks, counted from zero, got rank {rank} of {ranks}")
+        raise ValueError(f"shard: ranks are 0 to {ranks - 1}, got rank {rank}")
     if weights.h_kv % ranks:
-        raise ValueError(f"shard: {ranks} ranks cannot share {weights.h_kv} key-value heads evenly")
+        raise ValueError(
+            f"shard: {ranks} ranks cannot share {weights.h_kv} key-value heads evenly",
+        )
     share = weights.h // ranks
     own = weights.heads(slice(rank * share, (rank + 1) * share))
     return own if rank == 0 else replace(own, b_o=None)

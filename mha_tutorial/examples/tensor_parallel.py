@@ -26,14 +26,15 @@ B, N, D_MODEL, H, H_KV = 2, 5, 24, 8, 4
 
 
 def main(seconds: float = 60.0) -> None:
-    """Join the other ranks, compare, print on one of them, and leave; wait no longer than so many seconds."""
+    """Join the other ranks, compare, print on one of them, and leave in time."""
     here = int(os.environ["LOCAL_RANK"])
     on_gpus = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
     if on_gpus:
         torch.cuda.set_device(here)
-    distributed.init_process_group("nccl" if on_gpus else "gloo", timeout=timedelta(seconds=seconds))
+    device, backend = ("cuda", "nccl") if on_gpus else ("cpu", "gloo")
+    distributed.init_process_group(backend, timeout=timedelta(seconds=seconds))
     try:
-        mesh = init_device_mesh("cuda" if on_gpus else "cpu", (distributed.get_world_size(),))
+        mesh = init_device_mesh(device, (distributed.get_world_size(),))
         lines = compare(mesh)
         if distributed.get_rank() == 0:
             print(*lines, sep="\n")
@@ -66,8 +67,11 @@ def compare(mesh: DeviceMesh) -> list[str]:
     ]
 
 
-def run(layer: MultiHeadAttention, x: Tensor) -> tuple[dict[str, Tensor], Collectives, Collectives]:
-    """Go forward and backward once: output and gradients, put together, and the collectives of either pass."""
+def run(
+    layer: MultiHeadAttention,
+    x: Tensor,
+) -> tuple[dict[str, Tensor], Collectives, Collectives]:
+    """Go forward and backward once: output, gradients, collectives of either pass."""
     x = x.clone().requires_grad_()
     with Collectives() as forward:
         output = layer(x, visible=Causal())

@@ -399,7 +399,8 @@ def online_attention(
     score, block = convention.checked(score), count("block", block)
     seen = convention.tiles(visible, convention.scores_shape(Q, K))
     n, m = (x.shape[convention.tokens] for x in (Q, K))
-    h, d_v, dtype = Q.shape[:-2], V.shape[convention.features], np.result_type(np.float32, Q)
+    h, d_v = Q.shape[:-2], V.shape[convention.features]
+    dtype = np.result_type(np.float32, Q)
     heads = np.zeros((*h, *convention.axes(d_v, n)), V.dtype)
     log_sums = np.zeros((*h, n), dtype)
 
@@ -415,7 +416,8 @@ def online_attention(
                 k, (v,) = K[..., keys, :], wide(V[..., keys, :])
                 scores = hide(score(q, k), tile)
                 larger = np.maximum(largest, scores.max(axis=KEYS, keepdims=True))
-                finite = np.where(larger == -np.inf, 0, larger)  # of a query that has seen nothing so far
+                # nothing is taken off for a query that has seen nothing so far
+                finite = np.where(larger == -np.inf, 0, larger)
                 shrink, exponentials = np.exp(largest - finite), np.exp(scores - finite)
                 total = total * shrink + exponentials.sum(axis=KEYS, keepdims=True)
                 weighted = weighted * shrink + weigh(v, exponentials, scores != -np.inf)
@@ -670,7 +672,8 @@ def summed_output(weights: RowWeights, heads: Float[Array, "*b h n d_v"]) -> Flo
     convention.check_heads(weights, heads)
     W_o, terms = wide(weights.W_o, heads)
     with np.errstate(invalid="ignore", over="ignore"):  # a head may be too large for its type
-        return _add_bias((terms @ W_o).sum(axis=-3), weights.b_o).astype(heads.dtype, copy=False)
+        output = _add_bias((terms @ W_o).sum(axis=-3), weights.b_o)
+        return output.astype(heads.dtype, copy=False)
 
 
 def residual_attention(

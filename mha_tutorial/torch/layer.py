@@ -184,8 +184,8 @@ class MultiHeadAttention(nn.Module):
         """
         tokens = queries, keys, values
         with nullcontext() if cache is None else torch.no_grad():
-            q, k, v, visible, bias, chunk = self._project(*tokens, visible, bias, positions, cache)
-            output = self._merge(self._attend(q, k, v, visible, bias), queries.shape[:-2])
+            *attended, chunk = self._project(*tokens, visible, bias, positions, cache)
+            output = self._merge(self._attend(*attended), queries.shape[:-2])
         if cache is not None:
             cache.advance(chunk)
         return output
@@ -245,7 +245,7 @@ class MultiHeadAttention(nn.Module):
         positions,
         cache: KVCache | None,
     ):
-        """What the kernel takes, with one batch axis and one for the heads; with a cache, what is new in it."""
+        """What the kernel takes, with axes for batch and heads; and what is new."""
         if cache is not None:
             _checks.check_cached(cache, KVCache, queries, keys, values)
         keys = queries if keys is None else keys
@@ -263,7 +263,8 @@ class MultiHeadAttention(nn.Module):
             q, k = self._prepared(q, k, queries, keys, positions)
         if cache is not None and chunk is not None:
             k, v = cache.write(chunk, k, v)
-            visible, bias = cache.visible(chunk), None if bias is None else cache.of_slots(bias)
+            visible = cache.visible(chunk)
+            bias = None if bias is None else cache.of_slots(bias)
         elif queries.ndim > 3:
             scores = (*queries.shape[:-2], q.shape[1], q.shape[2], k.shape[2])
             visible = _one_batch_axis("visible", visible, scores)

@@ -48,9 +48,9 @@ def plan(inputs: int = 1) -> dict[str, ParallelStyle]:
     >>> list(plan())
     ['', 'W_q', 'W_k', 'W_v', 'W_o']
     """
-    everywhere = (Replicate(),) * inputs
+    whole = (Replicate(),) * inputs
     return {
-        "": PrepareModuleInput(input_layouts=everywhere, desired_input_layouts=everywhere),
+        "": PrepareModuleInput(input_layouts=whole, desired_input_layouts=whole),
         "W_q": ColwiseParallel(),
         "W_k": ColwiseParallel(),
         "W_v": ColwiseParallel(),
