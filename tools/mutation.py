@@ -88,7 +88,7 @@ def prepare(folder: Path, part: Part) -> None:
         "source_paths": ["mha_tutorial"],
         "only_mutate": [f"mha_tutorial/{pattern}" for pattern in part.files],
         "also_copy": ["conftest.py", "book", "tools"],
-        "pytest_add_cli_args": ["-p", "no:cacheprovider"],
+        "pytest_add_cli_args": ["-p", "no:cacheprovider", "-p", "no:nbval"],  # importing nbval takes seconds
         "pytest_add_cli_args_test_selection": [path.relative_to(ROOT).as_posix() for path in tests],
         "process_isolation": "forkserver",  # threads, of torch or of the fast layer, do not survive a fork
         "use_git_change_detection": False,
