@@ -12,6 +12,7 @@ CHECKED = (  # every room but `torch`, which has checks of its own: checked code
     "analysis",
     "block",
     "examples",
+    "explorers",
     "fast",
     "gradients",
     "layer",

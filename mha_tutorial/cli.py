@@ -22,7 +22,7 @@ from .layouts.refusals import NeededError
 DESCRIPTION = """\
 Look into a .safetensors file and move an attention layer from one library's layout to another's.
 Numbers change their places and nothing else: no type, no rounding. Pickles (.pt, .bin) are never read.
-Or get a small trained language model, and have it continue a text.
+Or get a small trained language model, have it continue a text, and see what its heads attend to.
 """
 
 CONVERT = """\
@@ -40,6 +40,12 @@ parameters, and which other layouts have the same shapes. Only names and shapes 
 GENERATE = """\
 Continue TEXT with a trained language model, on the layer of this package: the one that `model get` has fetched,
 or any of the Llama family. What is added is printed, piece by piece.
+"""
+
+
+HEADS = """\
+Write a page with every attention head of a language model at TEXT: all of them small, one large, token by token,
+what each key gets and what it adds. The page needs no other file and no network; open it in a browser.
 """
 
 
@@ -154,6 +160,13 @@ def _add_models(commands: Any, raw: dict[str, Any]) -> None:
     command.add_argument("--chat", action="store_true", help="TEXT is a question, and an answer is wanted")
     command.set_defaults(run=_generate)
 
+    command = commands.add_parser("heads", help="write a page with every head at a text", description=HEADS, **raw)
+    command.add_argument("text", metavar="TEXT", help="what the model reads, a sentence or two")
+    command.add_argument("-o", "--output", metavar="PAGE", type=Path, required=True, help="the .html file to write")
+    command.add_argument("--model", metavar="PATH", type=Path, help="a GGUF, or a Hugging Face folder")
+    command.add_argument("--force", action="store_true", help="overwrite PAGE if it is there; a link is replaced")
+    command.set_defaults(run=_heads)
+
 
 def _model_get(options: argparse.Namespace) -> None:
     from . import models  # which needs PyTorch; the other commands do not
@@ -172,6 +185,15 @@ def _generate(options: argparse.Namespace) -> None:
     for piece in pieces:
         print(piece, end="", flush=True)
     print()
+
+
+def _heads(options: argparse.Namespace) -> None:
+    from . import models
+    from .explorers.heads import from_model
+
+    shown = from_model(models.load(options.model), options.text)
+    shown.save(options.output, overwrite=options.force)
+    print(f"{options.output}: {shown.title}, {len(shown.keys)} tokens; open it in a browser")
 
 
 def _convert(options: argparse.Namespace) -> None:

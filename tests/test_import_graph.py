@@ -62,7 +62,18 @@ def test_a_circle_is_found_wherever_it_hides():
 
 def test_the_core_imports_nothing_above_it():
     """Rooms for torch, files and figures need the core; NumPy's layers and formulas need none of them."""
-    above = {"torch", "layouts", "figures", "analysis", "examples", "results", "printing", "cli", "__main__"}
+    above = {
+        "torch",
+        "layouts",
+        "figures",
+        "analysis",
+        "examples",
+        "explorers",
+        "results",
+        "printing",
+        "cli",
+        "__main__",
+    }
     core = {"_checks", "masks", "weights", "trace", "reference", "layer", "gradients", "fast", "positions", "block"}
     for name, needed in graph(modules()).items():
         if room(name) in core:

@@ -37,7 +37,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel):
     assert names == {path.relative_to(ROOT).as_posix() for path in files}
     assert "mha_tutorial/py.typed" in names
     assert {f"mha_tutorial/results/{path.name}" for path in (PACKAGE / "results").glob("*.json")} <= names
-    assert {path.suffix for path in files} <= {".py", ".json", ".mplstyle", ".typed"}
+    assert {path.suffix for path in files} <= {".py", ".json", ".mplstyle", ".typed", ".js", ".css"}
 
 
 def test_the_version_stands_in_one_place(metadata):
