@@ -32,6 +32,7 @@ if "MUTANT_UNDER_TEST" not in os.environ:  # the import hook and mutmut rewrite 
 
 def pytest_configure(config):
     """Notebooks are tests: where nbval is installed, it runs those that are asked for and compares every output."""
+    os.environ["MHA_EXPLORERS"] = "linked"  # the committed outputs hold no copy of the explorers' script
     # beartype picks at random which item of a sequence it looks at; what Hypothesis draws does not depend on it
     config.addinivalue_line("filterwarnings", "ignore:Do not use the .random. module inside strategies")
     options = config.option

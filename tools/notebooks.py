@@ -23,6 +23,7 @@ CELL_METADATA = ("tags", "mystnb")  # mystnb holds the alternative text of figur
 
 
 def main():
+    os.environ["MHA_EXPLORERS"] = "linked"  # the site brings the explorers' script, and no output a copy of it
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("paths", nargs="*", type=Path, help="notebooks; all of book/ if none is given")
     paths = parser.parse_args().paths or sorted((ROOT / "book").rglob("*.ipynb"))

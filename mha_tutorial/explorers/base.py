@@ -1,16 +1,16 @@
 """What every explorer has: a still picture of its content, its numbers, and the one script that wakes it.
 
 An explorer is HTML. Its first part is the content as a table or an inline SVG: that is what there is where no
-script runs, and in a page that strips scripts. Its second part are the numbers, as JSON. The script, ``explorers.js``
-beside this file, looks for explorers in the page and puts controls in the place of the first part.
+script runs, and in a page that strips scripts. Its second part are the numbers, as JSON. ``explorers.js``, beside
+this file, looks for explorers in the page and puts controls in the place of the first part.
 
 How script and style reach a page, once and without holding up its first paint:
 
 - In the book's site, `book/_ext/explorers.py` copies both files beside the other static ones, and pages that have
   an explorer ask for them: a style sheet in the head, and the script with ``defer``, which runs after the page is
   read.
-- In Jupyter, and in what is exported from it, they stand within the output of each cell. A script that finds another
-  there already has that one look for new explorers, and ends.
+- In Jupyter, and in what is exported from it, they stand within the output of each cell. A script that finds
+  another there already has that one look for new explorers, and ends.
 - The notebooks of the book are committed without both, or each would hold a copy and change with them: where the
   environment says ``MHA_EXPLORERS=linked``, as when they are executed and compared, an explorer leaves them out.
 - A page that is a file of its own (`page`) holds both, and forbids itself any request.

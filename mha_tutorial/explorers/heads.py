@@ -76,7 +76,7 @@ class Heads(Explorer):
         )
         says = (
             f"{layers} rows of {h} squares, a row for each layer and a square for each head. A square has a row "
-            "for each query and a column for each key, and is dark where the weight is large. The numbers are below."
+            "for each query and a column for each key, and is dark where the weight is large. Its numbers follow."
         )
         return (
             f'<svg viewBox="-1 -1 {width} {height}" role="img" aria-label="{says}" '
@@ -275,7 +275,7 @@ def _nested(array: Array, number: Any) -> list:
     return row
 
 
-def _three_digits(x: float) -> float:
+def _three_digits(x: float) -> float | int:
     rounded = float(f"{x:.3g}")
     return int(rounded) if rounded.is_integer() else rounded
 
