@@ -23,7 +23,13 @@ import numpy as np
 
 ROOT = equations.ROOT
 # which have an `__all__`
-HOMES = ["mha_tutorial", "mha_tutorial.layouts", "mha_tutorial.torch", "mha_tutorial.models"]
+HOMES = [
+    "mha_tutorial",
+    "mha_tutorial.layouts",
+    "mha_tutorial.torch",
+    "mha_tutorial.models",
+    "mha_tutorial.analysis.heads",
+]
 MODULES = ["masks", "gradients", "torch.masks", "analysis.circuits", "analysis.counting", "analysis.scaling"]
 MODULES += ["reference.column", "reference.row", "reference.loops"]
 MODULES += ["positions", "positions.column", "positions.row", "torch.positions", "block"]

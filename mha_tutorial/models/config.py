@@ -56,6 +56,19 @@ class Config:
     norm_heads: bool = False
     tied: bool = False
 
+    def check_head(self, layer: int, head: int) -> None:
+        """Refuse a head that a model of these sizes has not.
+
+        Raises
+        ------
+        ValueError
+            If there is no such layer, or it has no such head.
+        """
+        if not (0 <= layer < self.layers and 0 <= head < self.h):
+            raise ValueError(
+                f"there is no head ({layer}, {head}): layers are 0 to {self.layers - 1}, heads 0 to {self.h - 1}"
+            )
+
 
 ONLY = {  # fields of config.json that we know in one value alone
     "add_cross_attention": False,

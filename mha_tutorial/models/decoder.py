@@ -198,7 +198,7 @@ class Decoder(nn.Module):
         """
         x, options = self._begin(ids, visible, positions, None)
         layers, residual = [], [x]
-        for block in self._blocks():
+        for block in self.layers:
             steps, x = block.trace(x, **options)
             layers.append(steps)
             residual.append(x)
@@ -238,7 +238,7 @@ class Decoder(nn.Module):
         ValueError
             If a number is below 1.
         """
-        return [KVCache.for_layer(block.attention, b, capacity=capacity) for block in self._blocks()]
+        return [KVCache.for_layer(block.attention, b, capacity=capacity) for block in self.layers]
 
     def without(self, heads: Iterable[tuple[int, int]]) -> Self:
         """Return a model in which some heads, each ``(layer, head)``, add nothing; it shares all other weights.
@@ -260,18 +260,16 @@ class Decoder(nn.Module):
         shared = {id(x): x for x in (*self.parameters(), self.tokenizer, self.rotary)}
         other = copy.deepcopy(self, shared)
         for layer, head in heads:
-            if not (0 <= layer < self.config.layers and 0 <= head < self.config.h):
-                raise ValueError(
-                    f"there is no head ({layer}, {head}): layers are 0 to {self.config.layers - 1}, heads 0 to "
-                    f"{self.config.h - 1}"
-                )
-            attention = other._blocks()[layer].attention
+            self.config.check_head(layer, head)
+            attention = other.layers[layer].attention
             weight = attention.W_o.weight.detach().clone()
             weight[:, head * attention.d_v : (head + 1) * attention.d_v] = 0
             attention.W_o.weight = nn.Parameter(weight, requires_grad=attention.W_o.weight.requires_grad)
         return other
 
-    def _blocks(self) -> list[Block]:
+    @property
+    def layers(self) -> list[Block]:
+        """The blocks, in the order in which tokens pass through them."""
         return [block for block in self.blocks if isinstance(block, Block)]
 
     def stream(
