@@ -104,6 +104,188 @@
   const compute = {};
   const kinds = {};
 
+  // --- questions and cards --------------------------------------------------------------------------------------
+  //
+  // The texts are those of the still picture: its elements are moved, not made again.
+
+  const memory = (name) => ({ // what a reader has done, in this browser; not kept where storage is switched off
+    read: () => {
+      try {
+        return JSON.parse(localStorage.getItem(name)) ?? {};
+      } catch {
+        return {};
+      }
+    },
+    write: (value) => {
+      try {
+        localStorage.setItem(name, JSON.stringify(value));
+      } catch {} // then it lasts as long as the page
+    },
+  });
+  const answers = memory("mha-questions"); // by chapter and question: the answer, and whether it was right
+  const changed = () => document.dispatchEvent(new Event("mha-questions"));
+  const count = (kept, names) => names.filter((name) => kept?.[name]?.right).length;
+
+  compute.verdict = (question, given) => { // which answer was given: 0 is the right number, −1 none that was foreseen
+    if (!question.numbers) return { at: given, right: given === question.right };
+    const at = question.numbers.findIndex((x) => Math.abs(x - given) <= question.tolerance * 1.0001);
+    return { at, right: at === 0 };
+  };
+
+  kinds.quiz = (states, say, line, still) => {
+    line.classList.add("ex-unseen"); // what it says stands below each question, too
+    const { chapter, questions } = states;
+    const given = answers.read()[chapter] ?? {};
+    const list = still.querySelector(".ex-questions");
+    const score = make("span", {});
+    const tally = () => {
+      score.textContent = `${count(given, questions.map(({ name }) => name))} of ${questions.length} answered right`;
+      return score.textContent;
+    };
+    const keep = () => {
+      answers.write({ ...answers.read(), [chapter]: given });
+      changed();
+    };
+    const ask = (item, question, i) => {
+      const text = item.querySelector(".ex-ask");
+      const code = item.querySelector(":scope > pre");
+      const reasons = item.querySelector(".ex-reasons");
+      const whys = [...reasons.querySelectorAll("li")];
+      const told = make("p", { class: "ex-told" });
+      const legend = make("legend", { class: "ex-ask" }, ...text.childNodes);
+      const field = make("fieldset", {}, legend, ...(code ? [code] : []));
+      let read, set;
+      if (question.numbers) {
+        const input = make("input", { type: "number", step: "any", inputmode: "decimal" });
+        const form = item.querySelector(".ex-form").textContent;
+        field.append(make("label", { class: "ex-form" }, form, input));
+        input.addEventListener("keydown", (event) => event.key === "Enter" && (event.preventDefault(), check()));
+        read = () => (input.value === "" ? null : +input.value);
+        set = (value) => (input.value = value ?? "");
+      } else {
+        const group = `explorer-group-${++groups}`;
+        const items = [...item.querySelectorAll(".ex-answers > li")];
+        const inputs = items.map((_, k) => make("input", { type: "radio", name: group, value: k }));
+        inputs.forEach((input, k) => {
+          items[k].replaceChildren(make("label", {}, input, make("span", {}, ...items[k].childNodes)));
+        });
+        field.append(item.querySelector(".ex-answers"));
+        read = () => (inputs.some((x) => x.checked) ? inputs.findIndex((x) => x.checked) : null);
+        set = (value) => inputs.forEach((x, k) => (x.checked = k === value));
+      }
+      const tell = (answer) => {
+        const { at, right } = compute.verdict(question, answer);
+        const why = whys[at]?.querySelector("span");
+        const verdict = right ? "Right." : "Not right.";
+        told.replaceChildren(make("strong", {}, `${right ? "✓" : "✗"} ${verdict}`), " ",
+          ...(why ? why.cloneNode(true).childNodes : ["No usual mistake gives this number. Try again, or look below."]));
+        told.classList.toggle("ex-right", right);
+        return right;
+      };
+      const check = () => {
+        const answer = read();
+        if (answer === null) return say(`Question ${i + 1}: give an answer first.`);
+        given[question.name] = { answer, right: tell(answer) };
+        keep();
+        say(`Question ${i + 1}. ${told.textContent.slice(2)} ${tally()}.`);
+      };
+      const clear = () => (set(null), told.replaceChildren(), told.classList.remove("ex-right"));
+      const button = make("button", { type: "button", onclick: check, "aria-label": `Check question ${i + 1}` }, "Check");
+      item.replaceChildren(field, make("div", { class: "ex-check" }, button, reasons), told);
+      const before = given[question.name];
+      if (before && typeof before.answer === "number") (set(before.answer), tell(before.answer));
+      return clear;
+    };
+    const clears = [...list.children].map((item, i) => ask(item, questions[i], i));
+    const forget = make("button", { type: "button", onclick: () => {
+      Object.keys(given).forEach((name) => delete given[name]);
+      clears.forEach((clear) => clear());
+      keep();
+      say(`Answers cleared. ${tally()}.`);
+    } }, "Clear these answers");
+    document.addEventListener("mha-cleared", () => {
+      Object.keys(given).forEach((name) => delete given[name]);
+      clears.forEach((clear) => clear());
+      tally();
+    });
+    tally();
+    return { parts: [list, make("p", { class: "ex-tally" }, score, forget)], first: "" };
+  };
+
+  kinds.progress = ({ chapters }, say, line, still) => {
+    const table = still.querySelector("table");
+    const rows = Object.entries(chapters);
+    table.tHead.rows[0].append(make("th", { scope: "col" }, "answered right"));
+    const cells = rows.map((_, i) => table.tBodies[0].rows[i].appendChild(make("td", {})));
+    const total = sum(rows.map(([, names]) => names.length));
+    const show = () => {
+      const kept = answers.read();
+      const right = rows.map(([chapter, names]) => count(kept[chapter], names));
+      right.forEach((x, i) => (cells[i].textContent = x));
+      return `${sum(right)} of ${total} questions answered right.`;
+    };
+    document.addEventListener("mha-questions", () => say(show()));
+    const forget = make("button", { type: "button", onclick: () => {
+      answers.write({});
+      document.dispatchEvent(new Event("mha-cleared"));
+      say(`Answers cleared. ${show()}`);
+    } }, "Clear all answers");
+    const first = show();
+    return { parts: [make("div", { class: "ex-scroll" }, line, table), make("p", {}, forget)], first };
+  };
+
+  kinds.cards = ({ deck, cards }, say, line, still) => {
+    line.classList.add("ex-unseen");
+    const store = memory("mha-cards");
+    const known = new Set([store.read()[deck] ?? []].flat().filter((name) => cards.includes(name)));
+    const list = still.querySelector(".ex-cards");
+    const sides = [...list.children].map((item) => [item.querySelector("summary"), item.querySelector("p")]);
+    let queue = [];
+    const front = make("p", { class: "ex-front" });
+    const back = make("p", { class: "ex-back" });
+    const left = make("p", { class: "ex-note" });
+    const keep = () => store.write({ ...store.read(), [deck]: [...known] });
+    const copy = (element) => element.cloneNode(true).childNodes;
+    const button = (text, onclick) => make("button", { type: "button", onclick }, text);
+    const turn = button("Show the other side", () => {
+      back.replaceChildren(...copy(sides[queue[0]][1]));
+      [turn.hidden, yes.hidden, no.hidden] = [true, false, false];
+      yes.focus();
+      say(back.textContent);
+    });
+    const yes = button("I knew it", () => {
+      known.add(cards[queue.shift()]);
+      keep();
+      next();
+    });
+    const no = button("Not yet", () => {
+      queue.push(queue.shift());
+      next();
+    });
+    const again = button("Begin again", () => {
+      known.clear();
+      keep();
+      deal();
+      next();
+    });
+    const next = (quiet = false) => {
+      const done = !queue.length;
+      front.replaceChildren(...(done ? ["You knew all of them."] : copy(sides[queue[0]][0])));
+      back.replaceChildren();
+      left.textContent = `${known.size} of ${cards.length} known`;
+      [turn.hidden, yes.hidden, no.hidden] = [done, true, true];
+      if (quiet) return;
+      (done ? again : turn).focus();
+      say(`${front.textContent} ${left.textContent}.`);
+    };
+    const deal = () => (queue = span(cards.length).filter((i) => !known.has(cards[i])));
+    deal();
+    next(true);
+    const card = make("div", { class: "ex-card" }, front, back);
+    const all = make("details", {}, make("summary", {}, "All cards"), list);
+    return { parts: [card, make("p", { class: "ex-controls ex-deal" }, turn, yes, no, again), left, all], first: "" };
+  };
+
   // --- heads ----------------------------------------------------------------------------------------------------
 
   kinds.heads = (states, say, line) => {
@@ -216,10 +398,12 @@
     const kind = kinds[box.dataset.kind];
     if (box.classList.contains("explorer-awake") || !numbers || !kind) return;
     box.classList.add("explorer-awake");
+    const still = box.querySelector(":scope > .explorer-still");
     const line = make("p", { class: "ex-say", role: "status", "aria-live": "polite" });
-    const { parts, first, recolour } = kind(JSON.parse(numbers.textContent), (text) => (line.textContent = text), line);
+    const { parts, first, recolour } = kind(
+      JSON.parse(numbers.textContent), (text) => (line.textContent = text), line, still);
     line.textContent = first;
-    box.querySelector(":scope > .explorer-still").replaceChildren(...parts, ...(line.parentNode ? [] : [line]));
+    still.replaceChildren(...parts, ...(line.parentNode ? [] : [line]));
     if (!recolour) return;
     recolour();
     new MutationObserver(recolour).observe(document.documentElement, { attributeFilter: ["data-theme"] });
