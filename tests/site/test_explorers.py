@@ -1,8 +1,6 @@
 """Explorers in a browser: by mouse, touch and keyboard, without a script, small, large, and number by number."""
 
 import re
-from contextlib import closing, contextmanager
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,47 +8,9 @@ import pytest
 from mha_tutorial.explorers import base
 from tests.explorer_helpers import EXPLORERS, some_heads
 
-from .conftest import CHAPTERS, SITE, VIEWS
+from .conftest import AXE, CHAPTERS, OUTLINE, SIDEWAYS, SITE, VIOLATIONS, said
 
-AXE = (Path(__file__).parent / "axe/axe.min.js").read_text(encoding="utf-8")
-VIOLATIONS = """() => axe.run(document, {resultTypes: ["violations"],
-  rules: {"label-content-name-mismatch": {enabled: true}, "target-size": {enabled: true}}})
-  .then(({violations}) => violations.map(({id, nodes}) => `${id}: ${nodes.map(({html}) => html).join(" ")}`))"""
-SIDEWAYS = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
-OUTLINE = """() => {
-  const at = document.activeElement;
-  return parseFloat(getComputedStyle(at.matches(".ex-tokens input") ? at.parentElement : at).outlineWidth);
-}"""
 of_every_kind = pytest.mark.parametrize("kind", EXPLORERS)
-
-
-@pytest.fixture
-def shown(browser, tmp_path):
-    """Opens an explorer as a page of its own, and sees that nothing fails and nothing else is asked for."""
-
-    @contextmanager
-    def show(explorer, view="desktop", script=True, touch=False):
-        width, height, colours = VIEWS[view]
-        options = {"java_script_enabled": script, "has_touch": touch, "reduced_motion": "reduce"}
-        context = browser.new_context(
-            viewport={"width": width, "height": height}, color_scheme=colours, bypass_csp=True, **options
-        )
-        path, faults = tmp_path / "page.html", []
-        path.write_text(explorer.page(), encoding="utf-8")
-        with closing(context):
-            page = context.new_page()
-            page.on("console", lambda message: message.type == "error" and faults.append(message.text))
-            page.on("pageerror", lambda error: faults.append(str(error)))
-            page.on("request", lambda request: request.url != path.as_uri() and faults.append(request.url))
-            page.goto(path.as_uri())
-            yield page
-        assert faults == []
-
-    return show
-
-
-def said(page) -> str:
-    return page.locator(".ex-say").inner_text()
 
 
 def numbers(locator) -> np.ndarray:

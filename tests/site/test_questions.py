@@ -7,10 +7,8 @@ from mha_tutorial.explorers.asked import ASKED, Choice
 from mha_tutorial.explorers.decks import DECKS
 from mha_tutorial.explorers.markup import marked
 
-from . import test_explorers
-from .test_explorers import AXE, OUTLINE, SIDEWAYS, VIOLATIONS, said
+from .conftest import AXE, OUTLINE, SIDEWAYS, VIOLATIONS, said
 
-shown = test_explorers.shown  # the fixture
 EVERY = {"quiz": lambda: Quiz("output-projection"), "cards": lambda: Cards("equations"), "progress": Progress}
 of_every_kind = pytest.mark.parametrize("make", EVERY.values(), ids=EVERY)
 SOME = Quiz("output-projection")
