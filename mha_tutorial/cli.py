@@ -3,6 +3,7 @@
 import argparse
 import io
 import os
+import pkgutil
 import re
 import shlex
 import signal
@@ -46,6 +47,13 @@ or any of the Llama family. What is added is printed, piece by piece.
 HEADS = """\
 Write a page with every attention head of a language model at TEXT: all of them small, one large, token by token,
 what each key gets and what it adds. The page needs no other file and no network; open it in a browser.
+"""
+
+
+CHECK = """\
+Test an attention function, or a layer, for what has to hold of any: print what fails, the smallest input, the two
+numbers, the likely faults and the page of the book. The exit status is 1 if something fails. Modules are looked for
+in the folder where the command is run, and importing one runs its code.
 """
 
 
@@ -137,7 +145,22 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("file", metavar="FILE", type=Path, help="a .safetensors file")
     command.set_defaults(run=_inspect)
     _add_models(commands, raw)
+    _add_check(commands, raw)
     return parser
+
+
+def _add_check(commands: Any, raw: dict[str, Any]) -> None:
+    command = commands.add_parser("check", help="find the fault in an attention function", description=CHECK, **raw)
+    command.add_argument(
+        "function", metavar="MODULE:NAME", help="a function, a layer, or a class without arguments"
+    )
+    command.add_argument("--column", action="store_true", help="tokens are columns")
+    command.add_argument("--causal", action="store_true", help="it hides the future by itself")
+    command.add_argument("--ignore", action="store_true", help="True in its mask means ignore")
+    command.add_argument(
+        "--d-model", type=int, metavar="D", help="the width of a layer's tokens, if it does not tell"
+    )
+    command.set_defaults(run=_check)
 
 
 def _add_models(commands: Any, raw: dict[str, Any]) -> None:
@@ -166,6 +189,30 @@ def _add_models(commands: Any, raw: dict[str, Any]) -> None:
     command.add_argument("--model", metavar="PATH", type=Path, help="a GGUF, or a Hugging Face folder")
     command.add_argument("--force", action="store_true", help="overwrite PAGE if it is there; a link is replaced")
     command.set_defaults(run=_heads)
+
+
+def _check(options: argparse.Namespace) -> None:
+    from .check import check
+
+    module, _, name = options.function.partition(":")
+    if not name:
+        raise ValueError(f"{options.function} must be a module and a name in it, as models.attention:attend")
+    sys.path.insert(0, os.getcwd())
+    try:
+        found = pkgutil.resolve_name(options.function)
+    except AttributeError as error:
+        raise ValueError(f"{module} has no {name}") from error
+    found = found() if isinstance(found, type) else found
+    report = check(
+        found,
+        "column" if options.column else "row",
+        "true-means-ignore" if options.ignore else "true-means-attend",
+        causal=options.causal,
+        d_model=options.d_model,
+    )
+    print(report)
+    if report.failures:
+        raise SystemExit(1)
 
 
 def _model_get(options: argparse.Namespace) -> None:
