@@ -135,7 +135,7 @@ class MultiHeadAttention:
         values = keys if values is None else values
         weights = self.weights
         convention.check_inputs(queries, keys, values, weights)
-        q, k, v = (_project(x, *packed) for x, packed in zip((queries, keys, values), self._packed, strict=True))
+        q, k, v = map(_project, (queries, keys, values), self._packed)
         q, k = convention.prepared(self.prepare, positions, (queries, keys), (q, k))
         shape = convention.scores_shape(queries, keys, weights.h)
         visible = convention.visible(visible, shape, batch=queries.shape[:-2])
@@ -160,8 +160,9 @@ def _pack(W: Float[Array, "h d_in d"], b: Float[Array, "h d"] | None) -> tuple[A
     return rearrange(W, "h d_in d -> d_in (h d)"), None if b is None else rearrange(b, "h d -> (h d)"), len(W)
 
 
-def _project(tokens: Array, W: Array, b: Array | None, h: int) -> Array:
+def _project(tokens: Array, packed: tuple[Array, Array | None, int]) -> Array:
     """Multiply by the matrices of all heads in one, and split the heads off."""
+    W, b, h = packed
     return rearrange(_affine(tokens, W, b), "... n (h d) -> ... h n d", h=h)
 
 

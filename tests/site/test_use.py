@@ -102,3 +102,10 @@ def test_solutions_are_open_on_paper(reader):
         assert (
             visit.run(f"() => [...document.querySelectorAll('.solution > section')].filter({hidden}).length") == 0
         )
+
+
+def test_cheatsheet_is_printed_on_one_sheet(reader):
+    with reader() as visit:
+        visit.open("book/reference/cheatsheet.html")
+        paper = visit.page.pdf(prefer_css_page_size=True)
+        assert len(re.findall(rb"/Type\s*/Page\b", paper)) == 1
