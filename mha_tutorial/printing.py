@@ -1,9 +1,13 @@
-"""Print arrays so that a page shows the same digits on every machine."""
+"""Print arrays so that a page shows the same digits on every machine, and how far a long loop has come."""
 
-from typing import Any
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy import ndarray as Array
+
+Item = TypeVar("Item")
 
 
 def show(*arrays: Any, decimals: int = 3, margin: float = 0.0, **named: Any) -> None:
@@ -44,6 +48,39 @@ def show(*arrays: Any, decimals: int = 3, margin: float = 0.0, **named: Any) -> 
             print(_text(array, decimals))
         else:
             print(f"{name} = {_text(array, decimals)}")
+
+
+def progress(items: Sequence[Item], width: int = 40) -> Iterator[Item]:
+    """Hand out items one by one, and draw a bar of those that are done, if anybody is there to see it.
+
+    It is drawn on a terminal, and in a notebook that a reader runs; where a program runs the notebook nothing is
+    written. The bar is erased at the end.
+
+    Examples
+    --------
+    >>> sum(progress(range(5)))
+    10
+    """
+    if not _is_watched():
+        yield from items
+        return
+    drawn = -1
+    for done, item in enumerate(items):
+        filled = width * done // len(items)
+        if filled > drawn:
+            print(f"\r{'█' * filled}{'·' * (width - filled)} {done}/{len(items)}", end="", flush=True)
+            drawn = filled
+        yield item
+    print("\r" + " " * (width + 2 * len(str(len(items))) + 2) + "\r", end="", flush=True)
+
+
+def _is_watched() -> bool:
+    """Whether a person reads along: on a terminal, or in a notebook whose kernel may ask for input.
+
+    Programs that execute notebooks, such as nbval and nbclient, have nobody whom a kernel could ask.
+    """
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return sys.stdout.isatty() or bool(getattr(getattr(shell, "kernel", None), "_allow_stdin", False))
 
 
 def _refuse_edges(array: Array, decimals: int, margin: float) -> None:

@@ -633,3 +633,25 @@ def test_ring_counts_the_ranks_in_every_chunk():
     assert {text.get_color() for text in axes[0].texts} == {"black"}
     assert {text.get_color() for text in axes[-1].texts} == {"white"}
     plt.close("all")
+
+
+def test_bands_are_medians_with_what_lies_around(ax):
+    band = {"low": [0.0, 0.2], "median": [0.1, 0.5], "high": [0.3, 0.9]}
+    figures.draw_bands([0, 10], {"one": band, "two": band}, ax)
+    assert [entry.get_text() for entry in ax.get_legend().get_texts()] == ["one", "two"]
+    assert ax.lines[0].get_xydata().tolist() == [[0, 0.1], [10, 0.5]]
+    corners = {tuple(vertex) for vertex in ax.collections[1].get_paths()[0].vertices.tolist()}
+    assert corners == {(0, 0.0), (0, 0.3), (10, 0.2), (10, 0.9)}
+    assert len({line.get_linestyle() for line in ax.lines}) == 2
+
+
+def test_patterns_are_shaded_from_zero_to_one(ax):
+    tables = {"a": np.eye(3) / 2, "b": np.eye(3, k=-1)}
+    axes = plt.figure().subplots(1, 2)
+    figures.draw_patterns(tables, ["x", "y", "z"], axes)
+    for drawn, (title, table) in zip(axes, tables.items(), strict=True):
+        assert drawn.get_title() == title
+        assert np.array_equal(drawn.images[0].get_array(), table)
+        assert drawn.images[0].get_clim() == (0, 1)
+        assert [label.get_text() for label in drawn.get_xticklabels()] == ["x", "y", "z"]
+    assert [drawn.get_ylabel() for drawn in axes] == ["query", ""]

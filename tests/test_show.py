@@ -1,11 +1,15 @@
 """Printing for the page: the same digits everywhere."""
 
+import io
+import sys
 from fractions import Fraction
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from mha_tutorial import show
+from mha_tutorial.printing import progress
 
 
 @pytest.mark.parametrize(
@@ -47,3 +51,38 @@ def test_a_number_near_a_rounding_edge_is_refused(array, capsys):
 def test_long_arrays_are_printed_whole(capsys):
     show(np.arange(2000))
     assert "..." not in capsys.readouterr().out
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_progress_is_a_bar_on_a_terminal_and_is_erased(monkeypatch):
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stdout", stream)
+    seen = [(item, stream.getvalue().rpartition("\r")[2]) for item in progress("abcdef", 3)]
+    # a third of the bar for every two of six; it is drawn anew only where it changes
+    assert seen == [
+        ("a", "··· 0/6"),
+        ("b", "··· 0/6"),
+        ("c", "█·· 2/6"),
+        ("d", "█·· 2/6"),
+        ("e", "██· 4/6"),
+        ("f", "██· 4/6"),
+    ]
+    assert stream.getvalue().endswith("\r" + " " * len("██· 4/6") + "\r")
+
+
+def test_progress_is_silent_where_nobody_reads(capsys):
+    assert list(progress(range(5))) == [0, 1, 2, 3, 4]
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(("asks", "silent"), [(True, False), (False, True)])
+def test_progress_is_shown_in_a_notebook_whose_reader_could_be_asked(asks, silent, monkeypatch, capsys):
+    """Programs that run notebooks, nbval among them, let the kernel ask nobody."""
+    shell = SimpleNamespace(kernel=SimpleNamespace(_allow_stdin=asks))
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    assert list(progress([1])) == [1]
+    assert (capsys.readouterr().out == "") == silent

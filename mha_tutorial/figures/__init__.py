@@ -29,10 +29,12 @@ from .positions import draw_heat, draw_turns  # noqa: E402
 from .style import head_color  # noqa: E402
 from .tensors import draw_backward, draw_flow, draw_mask_axes, draw_memory, draw_packed, draw_shapes, draw_visible  # noqa: E402
 from .torch import draw_modules, draw_pairs, draw_ranges, draw_strips  # noqa: E402
+from .training import draw_bands, draw_patterns  # noqa: E402
 
 __all__ = [
     "draw_attention",
     "draw_backward",
+    "draw_bands",
     "draw_bars",
     "draw_block",
     "draw_contributions",
@@ -55,6 +57,7 @@ __all__ = [
     "draw_moves",
     "draw_packed",
     "draw_pairs",
+    "draw_patterns",
     "draw_product",
     "draw_ranges",
     "draw_ratios",
