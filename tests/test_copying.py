@@ -6,7 +6,6 @@ from collections import defaultdict
 import pytest
 import torch
 
-from mha_tutorial import results
 from mha_tutorial.examples import copying
 
 B, N, VOCABULARY, LEAST, MOST = 13, 23, 19, 3, 11

@@ -6,7 +6,7 @@ the layer above a head looks for the token that follows one like the token at ha
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,8 +18,6 @@ from torch.nn.functional import cross_entropy
 
 from ..analysis import heads
 from ..models import Config, Decoder
-from ..models.decoder import Block
-from ..torch import MultiHeadAttention
 
 VOCABULARY, LENGTH, DISTANCES = 31, 32, (5, 15)
 UNKNOWN = -100  # the target where nobody could know what comes next; `cross_entropy` leaves such places out
@@ -190,18 +188,14 @@ def head_difference(model: Decoder) -> float:
 def enlarge_scores(model: Decoder, scale: float) -> None:
     """Multiply the matrices of queries and keys of all heads, so that scores are ``scale**2`` times as large."""
     with torch.no_grad():
-        for attention in _attentions(model):
-            attention.W_q.weight.mul_(scale)
-            attention.W_k.weight.mul_(scale)
+        for layer in model.layers:
+            layer.attention.W_q.weight.mul_(scale)
+            layer.attention.W_k.weight.mul_(scale)
 
 
 def _by_heads(model: Decoder) -> Iterator[Float[Tensor, "h rows columns"]]:
     """The four projections of every layer, each as the matrices of its heads; they share memory with the model."""
-    for attention in _attentions(model):
+    for attention in (layer.attention for layer in model.layers):
         for W in (attention.W_q, attention.W_k, attention.W_v):
             yield rearrange(W.weight, "(h d) m -> h d m", h=attention.h)
         yield rearrange(attention.W_o.weight, "m (h d) -> h m d", h=attention.h)
-
-
-def _attentions(model: Decoder) -> list[MultiHeadAttention]:
-    return [cast(Block, block).attention for block in model.blocks]
