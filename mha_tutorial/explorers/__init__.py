@@ -3,6 +3,9 @@
 from .base import Explorer
 from .cards import Cards
 from .heads import Heads
+from .mask_builder import MaskBuilder
+from .projection import OutputProjection
+from .query import Query
 from .questions import Progress, Quiz
 
-__all__ = ["Cards", "Explorer", "Heads", "Progress", "Quiz"]
+__all__ = ["Cards", "Explorer", "Heads", "MaskBuilder", "OutputProjection", "Progress", "Query", "Quiz"]

@@ -25,6 +25,8 @@ import tempfile
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
+
 from ..layouts.saving import _adopt, _move
 
 FOLDER = Path(__file__).parent
@@ -141,3 +143,25 @@ def save(path: Path, text: str, overwrite: bool) -> None:
             (os.replace if overwrite else _move)(complete, path)
         except FileExistsError:
             raise there from None
+
+
+def table(corner: str, columns: list[str], rows: list[tuple[str, list[str]]], caption: str) -> str:
+    """A table with a header for each row and column; what is given is escaped."""
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in columns)
+    body = "\n".join(
+        f'<tr><th scope="row">{escape(name)}</th>' + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>"
+        for name, cells in rows
+    )
+    corner = f'<th scope="col">{escape(corner)}</th>' if corner else "<td></td>"
+    return (
+        f"<table>\n<caption>{escape(caption)}</caption>\n<thead><tr>{corner}{head}</tr></thead>\n"
+        f"<tbody>\n{body}\n</tbody>\n</table>"
+    )
+
+
+def rounded(array: Any) -> Any:
+    """The numbers of an array in nested lists, to six decimals, and whole where they are whole."""
+    if np.ndim(array):
+        return [rounded(part) for part in array]
+    number = round(float(array), 6) + 0.0  # -0.0 + 0.0 is 0.0
+    return int(number) if number.is_integer() else number

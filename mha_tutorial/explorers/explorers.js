@@ -30,7 +30,7 @@
     return { box: labelled(text, select), control: select };
   };
   const number = (text, value, { min, max, step = 1 }, onchange) => {
-    const input = make("input", { type: "number", value, min, max, step, inputmode: "decimal" });
+    const input = make("input", { type: "number", min, max, step, value, inputmode: "decimal" });
     input.addEventListener("input", () => input.checkValidity() && input.value !== "" && onchange(+input.value));
     input.addEventListener("change", () => {
       if (input.value === "" || !input.checkValidity()) input.value = Math.min(max, Math.max(min, +input.value || min));
@@ -40,7 +40,7 @@
   };
   const range = (text, value, { min, max, step = 1, show = String }, onchange) => {
     const shown = make("output", {}, show(value));
-    const input = make("input", { type: "range", value, min, max, step, "aria-valuetext": show(value) });
+    const input = make("input", { type: "range", min, max, step, value, "aria-valuetext": show(value) }); // the value last, or it is rounded to other steps
     const tell = () => {
       shown.textContent = show(+input.value);
       input.setAttribute("aria-valuetext", show(+input.value));
@@ -391,7 +391,321 @@
     };
   };
 
+  // --- output projection ----------------------------------------------------------------------------------------
+
+  compute.projection = (heads, W_o) => {
+    const columns = W_o[0].map((_, j) => W_o.map((row) => row[j]));
+    const width = heads[0].length;
+    const concatenated = heads.flat();
+    const written = heads.map((head, h) => columns.map((column) => sum(head.map((x, r) => x * column[h * width + r]))));
+    return {
+      output: columns.map((column) => sum(concatenated.map((x, r) => x * column[r]))),
+      written,
+      total: columns.map((_, j) => sum(written.map((row) => row[j]))),
+    };
+  };
+
+  kinds.projection = (states, say, line) => {
+    const [h, width, outputs] = [states.heads.length, states.heads[0].length, states.W_o[0].length];
+    const at = structuredClone(states);
+    const headings = (...names) => make("thead", {}, make("tr", {}, make("td"), ...names.map((name) => make("th", { scope: "col" }, name))));
+    const row = (name, ...cells) => make("tr", {}, make("th", { scope: "row" }, name), ...cells);
+    const outs = () => span(outputs).map(() => make("td"));
+    const entry = (name, read, write) => {
+      const input = make("input", { type: "number", step: "0.5", value: read(), "aria-label": name });
+      input.addEventListener("input", () => input.value !== "" && (write(+input.value), show()));
+      input.addEventListener("change", () => input.value === "" && (input.value = read()));
+      return { input, reset: () => (input.value = read()) };
+    };
+    const entries = [];
+    const cell = (...given) => (entries.push(entry(...given)), make("td", {}, entries.at(-1).input));
+    const factors = span(h * width).map((r) => {
+      const [i, k] = [Math.floor(r / width), r % width];
+      const name = `head ${i + 1}, number ${k + 1}`;
+      return row(name,
+        cell(name, () => at.heads[i][k], (x) => (at.heads[i][k] = x)),
+        ...span(outputs).map((j) => cell(`W_O, ${name}, output ${j + 1}`, () => at.W_o[r][j], (x) => (at.W_o[r][j] = x))));
+    });
+    const [product, terms, total] = [outs(), span(h).map(outs), outs()];
+    const names = span(outputs).map((j) => `output ${j + 1}`);
+    const one = make("table", {}, make("caption", {}, "Concatenated, and multiplied once"),
+      headings("heads", ...names.map((name) => `W_O to ${name}`)), make("tbody", {}, ...factors, row("output", make("td"), ...product)));
+    const two = make("table", {}, make("caption", {}, "One term for each head, added up"), headings(...names),
+      make("tbody", {}, ...terms.map((cells, i) => row(`head ${i + 1} writes`, ...cells)), row("sum", ...total)));
+    const put = (cells, numbers) => cells.forEach((cell, j) => (cell.textContent = plain(numbers[j])));
+    const list = (numbers) => `[${numbers.map(plain).join(", ")}]`;
+    const sentence = () => {
+      const { output, written } = compute.projection(at.heads, at.W_o);
+      return `Both ways give ${list(output)}: ${written.map((terms, i) => `head ${i + 1} writes ${list(terms)}`).join(", ")}.`;
+    };
+    const show = (quiet = false) => {
+      const { output, written, total: added } = compute.projection(at.heads, at.W_o);
+      put(product, output);
+      terms.forEach((cells, i) => put(cells, written[i]));
+      put(total, added);
+      if (!quiet) say(sentence());
+    };
+    const change = (name, heads, W_o) => make("button", { type: "button", onclick: () => {
+      Object.assign(at, structuredClone({ heads: heads(), W_o: W_o() }));
+      entries.forEach(({ reset }) => reset());
+      show();
+    } }, name);
+    const buttons = make("div", { class: "ex-controls" },
+      change("Exchange the heads", () => at.heads.slice().reverse(), () => at.W_o),
+      change("Exchange the blocks", () => at.heads, () => span(h).reverse().flatMap((i) => at.W_o.slice(i * width, (i + 1) * width))),
+      change("Start again", () => states.heads, () => states.W_o));
+    show(true);
+    const box = (table) => make("div", { class: "ex-scroll" }, table);
+    return { parts: [make("div", { class: "ex-two" }, box(one), box(two)), line, buttons], first: sentence() };
+  };
+
+  // --- query ----------------------------------------------------------------------------------------------------
+
+  compute.query = (query, keys, values, temperature) => {
+    const scores = keys.map((key) => sum(key.map((x, i) => x * query[i])));
+    const top = Math.max(...scores);
+    const powers = scores.map((score) => Math.exp((score - top) / temperature));
+    const weights = powers.map((x) => x / sum(powers));
+    return { scores, weights, answer: values[0].map((_, i) => sum(values.map((value, j) => weights[j] * value[i]))) };
+  };
+
+  // A plane to draw in, with y upwards, and room around what is in it.
+  const plane = (points, label) => {
+    const [xs, ys] = [0, 1].map((i) => points.map((point) => point[i]));
+    const size = Math.max(Math.max(...xs) - Math.min(...xs), Math.max(...ys) - Math.min(...ys)) * 1.3;
+    const middle = [xs, ys].map((part) => (Math.max(...part) + Math.min(...part)) / 2);
+    const unit = size / 100;
+    const box = draw("svg", { class: "ex-plane", role: "img", "aria-label": label,
+      viewBox: `${middle[0] - size / 2} ${-middle[1] - size / 2} ${size} ${size}` });
+    const line = (from, to, color, more = {}) =>
+      draw("line", { x1: from[0], y1: -from[1], x2: to[0], y2: -to[1], stroke: color, "stroke-width": unit, ...more });
+    const dot = (at, color, r = 2) => draw("circle", { cx: at[0], cy: -at[1], r: r * unit, fill: color });
+    const text = (at, words) => {
+      const left = at[0] > middle[0] + size / 4; // of its point, where there is more room
+      return draw("text", { x: at[0] + (left ? -1 : 1) * 2.4 * unit, y: -at[1] - 3 * unit, "text-anchor": left ? "end" : "start",
+        style: `font-size: ${6 * unit}px` }, words);
+    };
+    const place = (shape, at) => (shape.setAttribute("cx", at[0]), shape.setAttribute("cy", -at[1]));
+    const where = (event) => {
+      const at = new DOMPoint(event.clientX, event.clientY).matrixTransform(box.getScreenCTM().inverse());
+      return [at.x, -at.y];
+    };
+    return { box, line, dot, text, place, where, unit };
+  };
+
+  kinds.query = (states, say, line) => {
+    const { keys, values } = states;
+    const reach = 4;
+    const at = { query: states.query.slice(), temperature: 1 };
+    const ask = plane([[-reach, -reach], [reach, reach], ...keys], "The plane of queries and keys");
+    const origin = [0, 0];
+    const arrow = ask.line(origin, at.query, "var(--query)");
+    const handle = ask.dot(at.query, "var(--query)", 3);
+    const grip = ask.dot(at.query, "transparent", 8);
+    grip.setAttribute("class", "ex-handle");
+    grip.setAttribute("style", "touch-action: none");
+    ask.box.append(ask.line([-9, 0], [9, 0], "var(--line)"), ask.line([0, -9], [0, 9], "var(--line)"),
+      ...keys.flatMap((key, i) => [ask.line(origin, key, "var(--key)"), ask.dot(key, "var(--key)"), ask.text(key, `key ${i + 1}`)]),
+      arrow, handle, grip);
+    const get = plane(values, "The values, and the answer among them");
+    const outline = draw("polygon", { points: values.map(([x, y]) => `${x},${-y}`).join(" "), fill: "none", stroke: "var(--edge)", "stroke-width": get.unit / 2 });
+    const pulls = values.map((value) => get.line(value, value, "var(--value)", { "stroke-linecap": "round" }));
+    const answer = get.dot([0, 0], "var(--output)", 3);
+    get.box.append(outline, ...pulls, ...values.flatMap((value, i) => [get.dot(value, "var(--value)"), get.text(value, `value ${i + 1}`)]), answer);
+
+    const columns = ["key", "score", "weight", "value"];
+    const cells = keys.map((key, i) => [make("td", {}, `(${key.map(plain).join(", ")})`), make("td"), make("td", { class: "ex-shade" }), make("td", {}, `(${values[i].map(plain).join(", ")})`)]);
+    const found = make("td");
+    const whole = make("td");
+    const row = (name, ...inner) => make("tr", {}, make("th", { scope: "row" }, name), ...inner);
+    const caption = make("caption");
+    const table = make("table", {}, caption,
+      make("thead", {}, make("tr", {}, make("td"), ...columns.map((name) => make("th", { scope: "col" }, name)))),
+      make("tbody", {}, ...cells.map((inner, i) => row(`entry ${i + 1}`, ...inner)), row("answer", make("td"), make("td"), whole, found)));
+    const pair = (point, n = 1) => `(${point.map((x) => digits(x, n)).join(", ")})`;
+    const sentence = () => {
+      const { weights, answer: point } = compute.query(at.query, keys, values, at.temperature);
+      return `Query ${pair(at.query)} at temperature ${digits(at.temperature, 2)}: weights ${weights.map((w) => digits(w, 2)).join(", ")}, answer ${pair(point, 2)}.`;
+    };
+    const show = (quiet = false) => {
+      const { scores, weights, answer: point } = compute.query(at.query, keys, values, at.temperature);
+      caption.textContent = `The query ${pair(at.query)} and its keys`;
+      cells.forEach(([, score, weight], i) => {
+        score.textContent = digits(scores[i], 2);
+        weight.textContent = digits(weights[i], 3);
+        weight.style.setProperty("--w", weights[i].toFixed(3));
+        pulls[i].setAttribute("x2", point[0]);
+        pulls[i].setAttribute("y2", -point[1]);
+        pulls[i].setAttribute("stroke-width", 4 * get.unit * weights[i]);
+      });
+      whole.textContent = digits(sum(weights), 3);
+      found.textContent = pair(point, 2);
+      arrow.setAttribute("x2", at.query[0]);
+      arrow.setAttribute("y2", -at.query[1]);
+      [handle, grip].forEach((shape) => ask.place(shape, at.query));
+      get.place(answer, point);
+      if (!quiet) say(sentence());
+    };
+    const move = (query) => {
+      at.query = query.map((x) => Math.round(10 * Math.min(reach, Math.max(-reach, x))) / 10);
+      sliders.forEach((slider, i) => slider.set(at.query[i]));
+      show();
+    };
+    const sliders = [0, 1].map((i) => range(`Query, number ${i + 1}`, at.query[i], { min: -reach, max: reach, step: 0.1, show: (x) => digits(x, 1) },
+      (x) => move(at.query.map((old, j) => (i === j ? x : old)))));
+    const heat = range("Temperature", 0, { min: -1, max: 1, step: 0.05, show: (x) => digits(10 ** x, 2) }, (x) => ((at.temperature = 10 ** x), show()));
+    ask.box.addEventListener("click", (event) => move(ask.where(event)));
+    grip.addEventListener("pointerdown", (event) => (grip.setPointerCapture(event.pointerId), event.preventDefault()));
+    grip.addEventListener("pointermove", (event) => grip.hasPointerCapture(event.pointerId) && move(ask.where(event)));
+    const again = make("button", { type: "button", onclick: () => {
+      at.temperature = 1;
+      heat.set(0);
+      move(states.query);
+    } }, "Start again");
+    show(true);
+    return {
+      parts: [make("div", { class: "ex-controls" }, ...sliders.map(({ box }) => box), heat.box, again), line,
+        make("div", { class: "ex-planes" }, ask.box, get.box), make("div", { class: "ex-scroll" }, table),
+        make("p", { class: "ex-note" }, "The query can also be dragged, or set by a click into its plane.")],
+      first: sentence(),
+    };
+  };
+
+  // --- mask builder ---------------------------------------------------------------------------------------------
+
+  // The rules in force, each with what it hides and how that is said.
+  const rulesOf = ({ n, m, align, causal, window: near, padding, side, first }) => {
+    const shift = align === "bottom-right" ? m - n : 0;
+    const text = (place) => (place < 0 || place >= m ? -1 : +(place >= first));
+    return [
+      causal && [(i, j) => j > i + shift, "it comes later"],
+      near && [(i, j) => Math.abs(i + shift - j) >= near, "it is too far away"],
+      padding && [(i, j) => (side === "right" ? j >= m - padding : j < padding), "it is padding"],
+      first && [(i, j) => text(i + shift) < 0 || text(i + shift) !== text(j), "it is of another text"],
+    ].filter(Boolean);
+  };
+  compute.visible = (state) => {
+    const rules = rulesOf(state);
+    return span(state.n).map((i) => span(state.m).map((j) => !rules.some(([hides]) => hides(i, j))));
+  };
+  compute.lines = (state) => {
+    const { n, m, align, causal, window: near, padding, side, first } = state;
+    const [left, square] = [side === "left", n === m];
+    const aligned = square ? "" : `"${align}"`;
+    const then = aligned && `, ${aligned}`;
+    const here = [
+      causal && `Causal(${aligned})`,
+      near && `Window(${near}${then})`,
+      padding && `Padding(${m - padding}${left ? ', side="left"' : ""})`,
+      first && `Documents([${first}, ${m - first}]${then})`,
+    ].filter(Boolean);
+    const shift = align === "bottom-right" ? m - n : 0;
+    const moved = shift ? ` ${shift > 0 ? "+" : "-"} ${Math.abs(shift)}` : "";
+    const positions = `i, j = torch.arange(${n})[:, None]${moved}, torch.arange(${m})`;
+    const terms = [causal && "(j <= i)", near && `((i - j).abs() < ${near})`].filter(Boolean);
+    if (first) terms.push(`((i < ${first}) == (j < ${first}))`, ...(n > m ? ["(i >= 0)", `(i < ${m})`] : []));
+    const real = left ? `(j >= ${padding})` : `(j < ${m - padding})`;
+    const fused = () => {
+      const call = "scaled_dot_product_attention(q, k, v";
+      if (!terms.length && !padding) return `${call})`;
+      if (terms.join() === "(j <= i)" && !padding && (square || align === "top-left")) return `${call}, is_causal=True)`;
+      const together = [...terms, ...(padding ? [real] : [])].join(" & ");
+      const whole = terms.length ? together : `${together}.expand(${n}, ${m})`;
+      return `${positions}\nattn_mask = ${whole}  # True: may attend\n${call}, attn_mask=attn_mask)`;
+    };
+    const ones = (count, digit) => Array(count).fill(digit);
+    const row = left ? [...ones(padding, 0), ...ones(m - padding, 1)] : [...ones(m - padding, 1), ...ones(padding, 0)];
+    return {
+      "this package": `visible = ${here.join(" & ") || "None  # every query sees every key"}`,
+      scaled_dot_product_attention: fused(),
+      "nn.MultiheadAttention": [
+        ...(terms.length || padding ? [positions] : []),
+        ...(terms.length ? [`attn_mask = ~(${terms.join(" & ")})  # True: ignore`] : []),
+        ...(padding ? [`key_padding_mask = ~${real}[None]  # True: ignore`] : []),
+        `attention(q, k, v${terms.length ? ", attn_mask=attn_mask" : ""}${padding ? ", key_padding_mask=key_padding_mask" : ""})`,
+      ].join("\n"),
+      "Hugging Face transformers": [
+        `attention_mask = torch.tensor([[${row.join(", ")}]])  # 1: a real token`,
+        !causal
+          ? "# every token sees every other: an encoder, such as BERT"
+          : square || align === "bottom-right"
+            ? "# causal: a decoder is so by itself, and its queries are the last tokens"
+            : "# causal from the top left, with other numbers of queries and keys: no model does that",
+        near && `config.sliding_window = ${near}${causal ? "" : "  # backwards; in some encoders there is one on both sides"}`,
+        first && (square
+          ? `position_ids = torch.tensor([[${[...span(first), ...span(m - first)].join(", ")}]])  # begin again with each text`
+          : "# packed texts are read as a whole, with as many queries as keys"),
+      ].filter(Boolean).join("\n"),
+    };
+  };
+
+  kinds.masks = (states, say, line) => {
+    const MOST = 10;
+    const at = { ...states };
+    const scroll = make("div", { class: "ex-scroll" });
+    const places = Object.keys(compute.lines(at)).map((name) => [name, make("pre")]);
+    const lists = (seen) => seen.flatMap((sees, j) => (sees ? [j + 1] : []));
+    const sees = (i) => {
+      const keys = lists(compute.visible(at)[i]);
+      return `Query ${i + 1} sees ${keys.length ? `${keys.length === 1 ? "key" : "keys"} ${keys.join(", ")}` : "no key"}.`;
+    };
+    const tell = (i, j) => {
+      const why = rulesOf(at).filter(([hides]) => hides(i, j)).map(([, reason]) => reason);
+      say(`Query ${i + 1} ${why.length ? `does not see key ${j + 1}: ${why.join(", and ")}` : `sees key ${j + 1}`}. ${sees(i)}`);
+    };
+    const sentence = () => {
+      const visible = compute.visible(at);
+      const blind = visible.flatMap((row, i) => (row.some(Boolean) ? [] : [i + 1]));
+      const nothing = !blind.length ? "" : ` ${blind.length === 1 ? "Query" : "Queries"} ${blind.join(", ")} ${blind.length === 1 ? "sees" : "see"} no key.`;
+      return `${sum(visible.flat().map(Number))} of ${at.n * at.m} pairs are visible.${nothing}`;
+    };
+    const show = (quiet = false) => {
+      const cells = compute.visible(at).map((row) => row.map((yes) => make("td", { role: "gridcell", class: "ex-shade", style: `--w: ${+yes}` }, `${+yes}`)));
+      rove(cells, tell);
+      scroll.replaceChildren(make("table", { role: "grid", "aria-label": "What each query sees: a row for each query, 1 where it may attend" },
+        make("caption", {}, "What each query sees: 1 where it may attend"),
+        make("thead", { role: "rowgroup" }, make("tr", { role: "row" }, make("td", { role: "gridcell" }), ...span(at.m).map((j) => make("th", { role: "columnheader", scope: "col" }, `key ${j + 1}`)))),
+        make("tbody", { role: "rowgroup" }, ...cells.map((row, i) => make("tr", { role: "row" }, make("th", { role: "rowheader", scope: "row" }, `query ${i + 1}`), ...row)))));
+      const lines = compute.lines(at);
+      places.forEach(([name, box]) => (box.textContent = lines[name]));
+      if (!quiet) say(sentence());
+    };
+    const set = (change) => {
+      Object.assign(at, change);
+      for (const [name, input] of [["padding", padded], ["first", first]]) {
+        input.control.max = at.m;
+        if (at[name] > at.m) input.control.value = at[name] = at.m;
+      }
+      show();
+    };
+    const sized = (text, name, min, max) => number(text, at[name], { min, max }, (x) => set({ [name]: Math.round(x) }));
+    const [queries, keys] = [sized("Queries", "n", 1, MOST), sized("Keys", "m", 1, MOST)];
+    const near = sized("Window (0: none)", "window", 0, MOST);
+    const padded = sized("Padded keys", "padding", 0, at.m);
+    const first = sized("First of two texts (0: one text)", "first", 0, at.m);
+    const causal = make("input", { type: "checkbox", checked: at.causal, onchange: () => set({ causal: causal.checked }) });
+    const align = choice("Aligned", [["top-left", "top left"], ["bottom-right", "bottom right"]], at.align, (x) => set({ align: x }));
+    const side = choice("on the", [["right", "right"], ["left", "left"]], at.side, (x) => set({ side: x }));
+    show(true);
+    return {
+      parts: [
+        make("div", { class: "ex-controls" }, queries.box, keys.box, align.box, make("label", {}, causal, "Causal"), near.box, padded.box, side.box, first.box),
+        line,
+        make("div", { class: "ex-two" }, scroll, make("div", {}, ...places.flatMap(([name, box]) => [make("p", { class: "ex-note" }, name), box]))),
+      ],
+      first: sentence(),
+    };
+  };
+
   // --- waking ---------------------------------------------------------------------------------------------------
+
+  // A box that scrolls is a stop of the Tab key, unless something in it is.
+  const reach = (box) =>
+    new ResizeObserver(() => {
+      const needed = box.scrollWidth - box.clientWidth > 1 && !box.querySelector('input, [tabindex="0"]');
+      for (const [name, value] of [["tabindex", "0"], ["role", "group"], ["aria-label", "Table, scrolls sideways"]])
+        needed ? box.setAttribute(name, value) : box.removeAttribute(name);
+    }).observe(box);
 
   const wake = (box) => {
     const numbers = box.querySelector(':scope > script[type="application/json"]');
@@ -403,7 +717,8 @@
     const { parts, first, recolour } = kind(
       JSON.parse(numbers.textContent), (text) => (line.textContent = text), line, still);
     line.textContent = first;
-    still.replaceChildren(...parts, ...(line.parentNode ? [] : [line]));
+    still.replaceChildren(...parts, ...(parts.includes(line) || line.parentNode ? [] : [line]));
+    box.querySelectorAll(".ex-scroll").forEach(reach);
     if (!recolour) return;
     recolour();
     new MutationObserver(recolour).observe(document.documentElement, { attributeFilter: ["data-theme"] });

@@ -5,8 +5,8 @@ import re
 import numpy as np
 import pytest
 
-from mha_tutorial.explorers import base
-from tests.explorer_helpers import EXPLORERS, some_heads
+from mha_tutorial.explorers import MaskBuilder, OutputProjection, base
+from tests.explorer_helpers import EXPLORERS, mask_states, some_heads, some_mask, some_projection, some_query
 
 from .conftest import AXE, CHAPTERS, OUTLINE, SIDEWAYS, SITE, VIOLATIONS, said
 
@@ -204,3 +204,243 @@ def test_a_square_is_dark_where_the_weight_is_large(shown, view):
             opacity = rgba[3::4]
             expected = 255 * np.sqrt(heads.attention[layer, head]).reshape(-1)
             np.testing.assert_allclose(opacity, expected, atol=0.5 + 255 * np.sqrt(0.0005))
+
+
+# --- output projection --------------------------------------------------------------------------------------------
+
+
+def computed(page, name, *arguments):
+    return page.evaluate(f"(given) => window.mhaExplorers.compute.{name}(...given)", list(arguments))
+
+
+def set_range(page, name, value):
+    page.get_by_role("slider", name=name).evaluate(
+        "(it, x) => { it.value = x; it.dispatchEvent(new Event('input', {bubbles: true})); }", value
+    )
+
+
+def test_the_script_projects_as_the_package_does(shown):
+    rng = np.random.default_rng(0)
+    with shown(some_projection()) as page:
+        for h, d_v, d_model in [(1, 1, 1), (2, 3, 5), (3, 2, 4), (5, 1, 2), (2, 2, 2)] * 4:
+            expected = OutputProjection(rng.normal(size=(h, d_v)), rng.normal(size=(h * d_v, d_model)))
+            found = computed(page, "projection", expected.heads.tolist(), expected.W_o.tolist())
+            for name, value in (
+                ("output", expected.output),
+                ("total", expected.output),
+                ("written", expected.written),
+            ):
+                np.testing.assert_allclose(found[name], value, rtol=1e-12, atol=1e-12)
+
+
+def read_projection(page):
+    """The numbers in the fields and both results, from what is shown."""
+    fields = page.locator(".explorer table").first.evaluate(
+        "(table) => [...table.tBodies[0].rows].slice(0, -1)"
+        ".map((row) => [...row.querySelectorAll('input')].map((input) => +input.value))"
+    )
+    product, total = (
+        page.locator(".explorer table").nth(i).locator("tbody tr").last.locator("td").all_inner_texts()
+        for i in (0, 1)
+    )
+    return np.array(fields), np.array(product[1:], dtype=float), np.array(total, dtype=float)
+
+
+def test_every_number_of_the_projection_can_be_changed(shown):
+    with shown(some_projection()) as page:
+        fields = page.get_by_role("spinbutton")
+        assert fields.count() == 6 * 5
+        for i in range(30):
+            fields.nth(i).fill(str(i / 4 - 3))
+        found, product, total = read_projection(page)
+        expected = OutputProjection(found[:, 0].reshape(3, 2), found[:, 1:])
+        np.testing.assert_array_equal(found.reshape(-1), np.arange(30) / 4 - 3)
+        np.testing.assert_allclose(product, expected.output)
+        np.testing.assert_allclose(total, expected.output)
+        assert said(page).startswith(f"Both ways give [{product[0]:g}, ")
+        page.get_by_role("button", name="Start again").click()
+        found, product, _ = read_projection(page)
+        np.testing.assert_array_equal(found[:, 1:], some_projection().W_o)
+        np.testing.assert_allclose(product, some_projection().output)
+
+
+def test_a_number_is_changed_by_the_keyboard_and_an_empty_field_changes_nothing(shown):
+    with shown(some_projection()) as page:
+        field = page.get_by_role("spinbutton", name="head 1, number 1", exact=True)
+        before = float(field.input_value())
+        field.focus()
+        page.keyboard.press("ArrowUp")
+        assert float(field.input_value()) == before + 0.5
+        _, product, _ = read_projection(page)
+        np.testing.assert_allclose(product, some_projection().output + 0.5 * some_projection().W_o[0])
+        field.fill("")
+        np.testing.assert_array_equal(read_projection(page)[1], product)
+        page.keyboard.press("Tab")
+        assert float(field.input_value()) == before + 0.5
+
+
+def test_heads_and_blocks_exchanged_together_change_nothing(shown):
+    with shown(some_projection(), "phone", touch=True) as page:
+        page.get_by_role("button", name="Exchange the heads").tap()
+        assert not np.allclose(read_projection(page)[1], some_projection().output)
+        page.get_by_role("button", name="Exchange the blocks").tap()
+        found, product, total = read_projection(page)
+        np.testing.assert_array_equal(found[:, 0].reshape(3, 2), some_projection().heads[::-1])
+        np.testing.assert_allclose(product, some_projection().output)
+        np.testing.assert_allclose(total, some_projection().output)
+
+
+# --- query --------------------------------------------------------------------------------------------------------
+
+
+def test_the_script_answers_a_query_as_the_package_does(shown):
+    explorer = some_query()
+    with shown(explorer) as page:
+        for x, y in [(0, 0), (1.5, -0.5), (-4, 4), (4, 4), (0.3, -2.7)]:
+            for temperature in (0.1, 0.5, 1.0, 3.0, 10.0):
+                given = ([x, y], explorer.keys.tolist(), explorer.values.tolist(), temperature)
+                found = computed(page, "query", *given)
+                expected = explorer.at(np.array([x, y], dtype=float), temperature)
+                for name, value in zip(("scores", "weights", "answer"), expected, strict=True):
+                    np.testing.assert_allclose(found[name], value, rtol=1e-12, atol=1e-12)
+
+
+def query_of(page) -> list[float]:
+    return [float(page.get_by_role("slider", name=f"Query, number {i}").input_value()) for i in (1, 2)]
+
+
+def assert_answer(page, explorer, temperature=1.0):
+    """What the table shows is what the package answers to the query in the controls."""
+    _, weights, answer = explorer.at(np.array(query_of(page)), temperature)
+    *entries, total = (row.locator("td").all_inner_texts() for row in page.locator("tbody tr").all())
+    np.testing.assert_allclose([float(entry[2]) for entry in entries], weights, atol=0.00051)
+    np.testing.assert_allclose([float(x) for x in total[3].strip("()").split(",")], answer, atol=0.0051)
+
+
+def test_a_query_is_set_by_the_controls(shown):
+    explorer = some_query()
+    with shown(explorer) as page:
+        assert_answer(page, explorer)
+        set_range(page, "Query, number 1", -2.3)
+        set_range(page, "Temperature", 0.5)
+        assert query_of(page) == [-2.3, -0.5]
+        assert_answer(page, explorer, 10**0.5)
+        assert said(page).startswith("Query (-2.3, -0.5) at temperature 3.16: weights ")
+        page.get_by_role("slider", name="Query, number 2").focus()
+        page.keyboard.press("ArrowRight")
+        assert query_of(page) == [-2.3, -0.4]
+        page.get_by_role("button", name="Start again").click()
+        assert query_of(page) == [1.5, -0.5]
+        assert_answer(page, explorer)
+
+
+def test_a_query_is_dragged(shown):
+    explorer = some_query()
+    with shown(explorer) as page:
+        box = page.locator(".ex-handle").bounding_box()
+        x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+        page.mouse.move(x, y)
+        page.mouse.down()
+        page.mouse.move(x - 60, y + 30, steps=3)
+        page.mouse.up()
+        found = query_of(page)
+        assert found[0] < 0.5
+        assert found[1] < -0.7
+        moved = page.locator(".ex-handle").bounding_box()
+        assert abs(moved["x"] - box["x"] + 60) < 4
+        assert_answer(page, explorer)
+
+
+def test_a_query_goes_where_its_plane_is_touched(shown):
+    explorer = some_query()
+    with shown(explorer, "phone", touch=True) as page:
+        page.locator(".ex-plane").first.tap(position={"x": 20, "y": 20})
+        found = query_of(page)
+        assert found[0] < -2
+        assert found[1] > 2
+        assert_answer(page, explorer)
+
+
+def test_the_answer_is_drawn_among_the_values(shown):
+    explorer = some_query()
+    with shown(explorer) as page:
+        for x in (-4, 0, 4):
+            set_range(page, "Query, number 1", x)
+            point = page.locator(".ex-plane").nth(1).locator("circle").last
+            found = [float(point.get_attribute("cx")), -float(point.get_attribute("cy"))]
+            np.testing.assert_allclose(found, explorer.at(np.array([x, -0.5]))[2], rtol=1e-6)
+
+
+# --- masks --------------------------------------------------------------------------------------------------------
+
+
+def test_the_script_masks_as_the_package_does(shown):
+    """On every state, and with the same lines of code, which other tests run."""
+    states = list(mask_states())
+    with shown(some_mask()) as page:
+        given = "(states) => states.map((s) => [mhaExplorers.compute.visible(s), mhaExplorers.compute.lines(s)])"
+        for state, (visible, lines) in zip(states, page.evaluate(given, states), strict=True):
+            builder = MaskBuilder(**state)
+            np.testing.assert_array_equal(visible, builder.visible)
+            assert lines == builder.lines, state
+
+
+def assert_mask(page, builder):
+    """The table and the lines on the page are those of the package."""
+    np.testing.assert_array_equal(numbers(page.locator(".explorer table")), builder.visible)
+    assert page.locator(".explorer pre").all_inner_texts() == list(builder.lines.values())
+    assert page.locator(".ex-note").all_inner_texts() == list(builder.lines)
+
+
+def test_a_mask_is_built_by_its_controls(shown):
+    with shown(MaskBuilder()) as page:
+        assert_mask(page, MaskBuilder())
+        page.get_by_label("Queries").fill("3")
+        page.get_by_label("Keys", exact=True).fill("7")
+        page.get_by_label("Window").fill("4")
+        page.get_by_label("Padded keys").fill("2")
+        page.get_by_label("First of two").fill("3")
+        page.get_by_role("combobox", name="on the").select_option("left")
+        built = {"n": 3, "m": 7, "window": 4, "padding": 2, "first": 3, "side": "left"}
+        assert_mask(page, MaskBuilder(**built))
+        page.get_by_role("combobox", name="Aligned").select_option("top-left")
+        assert_mask(page, MaskBuilder(**built, align="top-left"))
+        page.get_by_label("Causal").uncheck()
+        builder = MaskBuilder(**built, align="top-left", causal=False)
+        assert_mask(page, builder)
+        assert said(page) == f"{builder.visible.sum()} of 21 pairs are visible."
+
+
+def test_a_mask_stays_within_its_keys(shown):
+    with shown(MaskBuilder(padding=4, first=5)) as page:
+        page.get_by_label("Keys", exact=True).fill("3")
+        assert_mask(page, MaskBuilder(m=3, padding=3, first=3))
+        assert page.get_by_label("Padded keys").input_value() == "3"
+        assert said(page) == "0 of 15 pairs are visible. Queries 1, 2, 3, 4, 5 see no key."
+        page.get_by_label("Queries").fill("77")
+        page.keyboard.press("Tab")
+        assert page.get_by_label("Queries").input_value() == "10"
+        assert_mask(page, MaskBuilder(n=10, m=3, padding=3, first=3))
+
+
+def test_cells_of_a_mask_say_why_a_key_is_hidden(shown):
+    with shown(MaskBuilder(window=2, padding=1)) as page:
+        grid = page.locator(".explorer tbody td")
+        grid.nth(0).focus()
+        page.keyboard.press("ArrowRight")
+        assert said(page) == "Query 1 does not see key 2: it comes later. Query 1 sees key 1."
+        page.keyboard.press("End")
+        reasons = "it comes later, and it is too far away, and it is padding"
+        assert said(page) == f"Query 1 does not see key 5: {reasons}. Query 1 sees key 1."
+        grid.nth(15).click()
+        assert said(page) == "Query 4 does not see key 1: it is too far away. Query 4 sees keys 3, 4."
+        page.keyboard.press("ArrowDown")
+        assert said(page).endswith("Query 5 sees key 4.")
+
+
+def test_a_mask_is_asked_by_touch(shown):
+    with shown(some_mask(), "phone", touch=True) as page:
+        page.get_by_label("Causal").tap()
+        assert not page.get_by_label("Causal").is_checked()
+        page.locator(".explorer tbody td").first.tap()
+        assert said(page).startswith("Query 1 does not see key 1: it is of another text. Query 1 sees key")
