@@ -255,6 +255,17 @@ def test_the_page_of_questions_counts_answers_and_clears_them(reader):
         assert visit.faults == []
 
 
+@pytest.mark.parametrize("view", ["desktop-dark", "phone"])
+def test_the_questions_of_a_chapter_have_the_colours_of_its_page(reader, view):
+    with reader(view) as visit:
+        visit.open("book/torch/speed.html")
+        box = visit.page.locator(".text_html:has(> .explorer)").last
+        assert box.evaluate("(box) => getComputedStyle(box).backgroundColor") == "rgba(0, 0, 0, 0)"
+        visit.page.evaluate(AXE)
+        script = "() => axe.run('.explorer').then(({violations}) => violations.map(({id}) => id))"
+        assert visit.run(script) == []
+
+
 # --- cards --------------------------------------------------------------------------------------------------------
 
 
