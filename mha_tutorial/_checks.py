@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy import ndarray as Array
 
-from ._finite import wide
+from ._finite import unwarned, wide
 from .masks import Mask
 from .trace import Trace
 from .weights import ColumnWeights, RowWeights
@@ -232,7 +232,7 @@ class Convention(NamedTuple):
         """The same score function, with what it returns checked, and in 32 bits or more."""
 
         def checked_score(Q: Array, K: Array) -> Array:
-            with np.errstate(over="ignore", invalid="ignore"):  # masked positions may hold anything
+            with unwarned():  # masked positions may hold anything
                 scores = score(Q, K)
             self.check_scores(scores, Q, K)
             return wide(scores)[0]
@@ -322,7 +322,7 @@ class Convention(NamedTuple):
         positions = self.positions(positions, *tokens)
         if prepare is None:
             return projected
-        with np.errstate(invalid="ignore", over="ignore"):  # masked positions may hold anything
+        with unwarned():  # masked positions may hold anything
             made = prepare(*projected, positions)
         self.check_prepared(made, *projected)
         return made

@@ -23,6 +23,20 @@ def wide(*arrays: Array) -> list[Array]:
     return [array.astype(dtype, copy=False) for array in arrays]
 
 
+def unwarned() -> np.errstate:
+    """Say nothing, within a ``with`` block, of sums that overflow or are not numbers.
+
+    Masked positions may hold anything, and what is not finite is dealt with afterwards.
+
+    Examples
+    --------
+    >>> with unwarned():
+    ...     np.array([1e308, np.inf, 1.0]) * 10 - np.array([0, np.inf, 0])
+    array([inf, nan, 10.])
+    """
+    return np.errstate(over="ignore", invalid="ignore", divide="ignore")
+
+
 def bound(Q: Array, K: Array, features: int) -> float:
     """Return what no inner product of a query and a key exceeds; infinity or NaN if one of them is not finite.
 
@@ -66,7 +80,7 @@ def add_bias(scores: Array, bias: Array) -> Array:
     if largest == 0:
         return np.where(hides, -np.inf, scores)
     scores, added = wide(scores, added)
-    with np.errstate(over="ignore", invalid="ignore"):
+    with unwarned():
         total = np.where(hides, -np.inf, scores + added)
     limit = np.finfo(total.dtype)
     if largest < limit.max * limit.eps / 8:  # less than half a step of the largest number: no sum overflows

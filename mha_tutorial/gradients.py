@@ -8,6 +8,7 @@ from jaxtyping import Float
 from numpy import ndarray as Array
 
 from ._checks import Number, check_scale, convention_of
+from ._finite import unwarned
 from .reference.column import weigh
 from .trace import Trace
 from .weights import ColumnWeights, RowWeights
@@ -128,7 +129,7 @@ def _backward(
     dtype = weights.dtype
     wide = np.result_type(np.float32, dtype, *trace)  # scores with a wider bias are wider
     dY, *steps, Q, K, V = (x.astype(wide) for x in (dY, *trace, Q, K, V))
-    with np.errstate(invalid="ignore", over="ignore"):  # masked positions may hold anything
+    with unwarned():  # masked positions may hold anything
         *d_inputs, d_weights = _multi_head_vjp(dY, Trace(*steps), Q, K, V, _cast(weights, wide), scale)
         dQ, dK, dV = (x.astype(dtype) for x in d_inputs)
         return Gradients(dQ, dK, dV, _cast(d_weights, dtype))

@@ -7,7 +7,7 @@ from numpy import ndarray as Array
 
 from ._checks import ROWS as convention
 from ._checks import Number, check_prepare, check_scale
-from ._finite import wide
+from ._finite import unwarned, wide
 from .masks import Mask
 from .reference import row
 from .trace import Trace
@@ -169,7 +169,7 @@ def _project(tokens: Array, packed: tuple[Array, Array | None, int]) -> Array:
 def _affine(tokens: Array, W: Array, b: Array | None) -> Array:
     """Map tokens in 32 bits or more, and round to their type."""
     x, W = wide(tokens, W)
-    with np.errstate(invalid="ignore", over="ignore"):  # masked positions may hold anything
+    with unwarned():  # masked positions may hold anything
         mapped = x @ W
         if b is not None:
             mapped += b

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from mha_tutorial import Mask, MultiHeadAttention, Padding, RowWeights, gradients
+from mha_tutorial._finite import add_bias
 from mha_tutorial.reference import column, loops, row
 from tests.helpers import assert_close, in_both_conventions
 from tests.numpy_cases import KINDS, drawn, spoiled, texts
@@ -315,3 +316,10 @@ def test_structured_masks_are_not_ambiguous():
     assert np.array_equal(row.hide(scores, OfTheSecondAxis())[0], row.hide(scores, Padding(lengths))[0])
     masks = OfTheSecondAxis(), Padding(np.tile(lengths[0], (3, 1)))
     assert np.array_equal(*(row.attention(x, x, x, visible=mask) for mask in masks))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_bias_that_just_makes_the_largest_score_overflow_is_nan(dtype):
+    limit = np.finfo(dtype)
+    assert np.isnan(add_bias(np.array([[limit.max]]), np.array([[limit.max * limit.eps]], dtype)))
+    assert add_bias(np.array([[limit.max]]), np.array([[limit.max * limit.eps / 8]], dtype)) == limit.max

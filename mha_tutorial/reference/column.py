@@ -10,7 +10,7 @@ from numpy import ndarray as Array
 
 from .._checks import COLUMNS as convention
 from .._checks import Number, check_positive, check_prepare, check_scale
-from .._finite import add_bias, bound, settle, wide
+from .._finite import add_bias, bound, settle, unwarned, wide
 from .._sizes import count, slices
 from ..masks import Mask
 from ..trace import Trace
@@ -65,7 +65,7 @@ def softmax(scores: Float[Array, "*h m n"]) -> Float[Array, "*h m n"]:
     dtype = scores.dtype
     (scores,) = wide(scores)  # 16 bits are too few for the sum
     largest = scores.max(axis=KEYS, keepdims=True, initial=-np.inf)
-    with np.errstate(over="ignore", invalid="ignore"):  # too large a difference has the exponential 0
+    with unwarned():  # too large a difference has the exponential 0
         shifted = scores - np.where(largest == -np.inf, 0, largest)
     exponentials = np.exp(shifted, out=shifted)  # in place: one more array of this size costs more than exp
     total = exponentials.sum(axis=KEYS, keepdims=True)
@@ -98,13 +98,13 @@ def weigh(
     convention.check_weighing(V, A)
     visible = convention.visible(visible, A.shape)
     finite = np.isfinite(V)
-    with np.errstate(over="ignore", invalid="ignore"):
+    with unwarned():
         if finite.all():
             averages = V @ A
         else:
             seen = np.broadcast_to(True if visible is None else visible, A.shape)
             averages = np.where(~finite @ seen, np.nan, np.where(finite, V, 0) @ A)
-        return averages.astype(V.dtype, copy=False)
+        return averages.astype(V.dtype)
 
 
 def dot_product(Q: Float[Array, "*h d_k n"], K: Float[Array, "*h d_k m"]) -> Float[Array, "*h m n"]:
@@ -126,7 +126,7 @@ def dot_product(Q: Float[Array, "*h d_k n"], K: Float[Array, "*h d_k m"]) -> Flo
     convention.check_arrays(Q=Q, K=K)
     convention.check_one_width(Q, K)
     Q, K = wide(Q, K)
-    with np.errstate(over="ignore", invalid="ignore"):  # masked positions may hold anything
+    with unwarned():  # masked positions may hold anything
         scores = K.mT @ Q
     return settle(scores, Q, K, convention.features, bound(Q, K, convention.features))
 
@@ -165,7 +165,7 @@ def scaled_by(scale: Number) -> Score:
 
     def score(Q, K):
         scores = dot_product(Q, K)
-        with np.errstate(over="ignore", invalid="ignore"):
+        with unwarned():
             scores = scores * scale
         return settle(scores, Q, K, convention.features, max(1, abs(scale)) * bound(Q, K, convention.features))
 
@@ -194,7 +194,7 @@ def additive(U_q: Float[Array, "d d_q"], U_k: Float[Array, "d d_k"], u: Float[Ar
         convention.check_arrays(Q=Q, K=K)
         convention.check_mapped(Q=(Q, U_q), K=(K, U_k))
         Q, K = wide(Q, K)
-        with np.errstate(over="ignore", invalid="ignore"):
+        with unwarned():
             queries, keys = U_q @ Q, U_k @ K
             bent = np.tanh(keys[..., :, :, None] + queries[..., :, None, :])
             scores = np.einsum("d,...dmn->...mn", u, bent)
@@ -231,7 +231,7 @@ def bilinear(W: Float[Array, "d_k d_q"]) -> Score:
         convention.check_arrays(Q=Q, K=K)
         convention.check_bilinear(W, Q, K)
         Q, K = wide(Q, K)
-        with np.errstate(over="ignore", invalid="ignore"):
+        with unwarned():
             scores = K.mT @ W @ Q
         return settle(scores, Q, K, convention.features)
 
@@ -259,7 +259,7 @@ def gaussian(bandwidth: Number) -> Score:
         convention.check_arrays(Q=Q, K=K)
         convention.check_one_width(Q, K)
         Q, K = wide(Q, K)
-        with np.errstate(over="ignore", invalid="ignore"):
+        with unwarned():
             offset = K[..., :, :, None] - Q[..., :, None, :]
             scores = -np.square(offset).sum(axis=-3) / (2 * bandwidth**2)
         return settle(scores, Q, K, convention.features)
@@ -404,7 +404,7 @@ def online_attention(
     heads = np.zeros((*h, *convention.axes(d_v, n)), V.dtype)
     log_sums = np.zeros((*h, n), dtype)
 
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+    with unwarned():
         for queries in slices(n, block):
             q, p = Q[..., :, queries], queries.stop - queries.start
             largest = np.full((*h, *convention.axes(1, p)), -np.inf, dtype)
@@ -461,7 +461,7 @@ def merge(
     log_sums, other_log_sums = wide(log_sums, other_log_sums)
 
     largest = np.maximum(log_sums, other_log_sums)
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+    with unwarned():
         finite = np.where(largest == -np.inf, 0, largest)  # of a query that has seen nothing in either part
         total, weighted = np.zeros_like(largest), np.zeros((), largest.dtype)
         for averages, part in ((heads, log_sums), (other_heads, other_log_sums)):
@@ -470,7 +470,7 @@ def merge(
             weights = exponentials[..., None, :]
             weighted = weighted + np.where(weights == 0, 0, weights * averages)
         averages = weighted / np.where(total == 0, 1, total)[..., None, :]
-        return averages.astype(dtype, copy=False), largest + np.log(total)
+        return averages.astype(dtype), largest + np.log(total)
 
 
 def online_backward(
@@ -533,7 +533,7 @@ def online_backward(
     d_heads, Q, K, V, heads = wide(d_heads, Q, K, V, heads)
     dQ, dK, dV = (np.zeros_like(x) for x in (Q, K, V))
 
-    with np.errstate(over="ignore", invalid="ignore"):
+    with unwarned():
         D = (d_heads * heads).sum(axis=convention.features, keepdims=True)
         for queries in slices(Q.shape[convention.tokens], block):
             q, d, mean = (x[..., :, queries] for x in (Q, d_heads, D))
@@ -547,7 +547,7 @@ def online_backward(
                 dQ[..., :, queries] += weigh(k, dS, ~hidden)
                 dK[..., :, keys] += weigh(q, dS.mT, ~hidden.mT)
                 dV[..., :, keys] += weigh(d, A.mT, ~hidden.mT)
-        dQ, dK, dV = (x.astype(dtype, copy=False) for x in (dQ, dK, dV))
+        dQ, dK, dV = (x.astype(dtype) for x in (dQ, dK, dV))
     return dQ, dK, dV
 
 
@@ -628,8 +628,8 @@ def project(
     """
     dtype = X.dtype
     W, X = wide(W, X)
-    with np.errstate(invalid="ignore", over="ignore"):  # masked positions may hold anything
-        return _add_bias(W @ X[..., None, :, :], b).astype(dtype, copy=False)
+    with unwarned():  # masked positions may hold anything
+        return _add_bias(W @ X[..., None, :, :], b).astype(dtype)
 
 
 def concatenated_output(weights: ColumnWeights, heads: Float[Array, "*b h d_v n"]) -> Float[Array, "*b d_model n"]:
@@ -653,8 +653,8 @@ def concatenated_output(weights: ColumnWeights, heads: Float[Array, "*b h d_v n"
     concat_heads = rearrange(heads, "... h d_v n -> ... (h d_v) n")
     W_o = rearrange(weights.W_o, "h d_model d_v -> d_model (h d_v)")
     W_o, concat_heads = wide(W_o, concat_heads)
-    with np.errstate(invalid="ignore", over="ignore"):  # a head may be too large for its type
-        return _add_bias(W_o @ concat_heads, weights.b_o).astype(heads.dtype, copy=False)
+    with unwarned():  # a head may be too large for its type
+        return _add_bias(W_o @ concat_heads, weights.b_o).astype(heads.dtype)
 
 
 def summed_output(weights: ColumnWeights, heads: Float[Array, "*b h d_v n"]) -> Float[Array, "*b d_model n"]:
@@ -671,9 +671,9 @@ def summed_output(weights: ColumnWeights, heads: Float[Array, "*b h d_v n"]) -> 
     """
     convention.check_heads(weights, heads)
     W_o, terms = wide(weights.W_o, heads)
-    with np.errstate(invalid="ignore", over="ignore"):  # a head may be too large for its type
+    with unwarned():  # a head may be too large for its type
         output = _add_bias((W_o @ terms).sum(axis=-3), weights.b_o)
-        return output.astype(heads.dtype, copy=False)
+        return output.astype(heads.dtype)
 
 
 def residual_attention(
