@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from mha_tutorial.explorers import MaskBuilder, OutputProjection, Query, heads
+from mha_tutorial.explorers import Flash, MaskBuilder, OutputProjection, Query, Scale, Shapes, heads
 
 WORDS = ["She", " sat", " down", "<b>.</b>"]
 
@@ -34,11 +34,20 @@ def some_mask():
     return MaskBuilder(n=4, m=6, align="bottom-right", causal=True, window=3, padding=3, side="right", first=2)
 
 
+def some_flash():
+    """Eleven keys, so that the last block is smaller, whose largest score comes neither first nor last."""
+    rng = np.random.default_rng(6)
+    return Flash(rng.normal(scale=2.0, size=11).round(2), rng.integers(-5, 6, size=11) / 2, blocks=(4, 1, 3, 11))
+
+
 EXPLORERS = {
     "heads": some_heads,
     "projection": some_projection,
     "query": some_query,
     "masks": some_mask,
+    "shapes": lambda: Shapes(b=3, n=7, d_model=20, h=4, h_kv=2),
+    "scale": lambda: Scale(np.random.default_rng(5), widths=(1, 3, 9, 40, 500), m=7, queries=3),
+    "flash": some_flash,
 }
 
 
@@ -60,3 +69,10 @@ def mask_states():
                                 "side": side,
                                 "first": first,
                             }
+
+
+SIZES = [
+    {"b": b, "n": n, "d_model": d_model, "h": h, "h_kv": h_kv}
+    for b, n in ((1, 1), (2, 5), (3, 11))
+    for d_model, h, h_kv in ((30, 10, 10), (30, 10, 5), (12, 1, 1), (14, 7, 1), (36, 6, 2))
+]

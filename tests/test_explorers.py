@@ -9,9 +9,11 @@ import torch
 from numpy.testing import assert_allclose
 
 from mha_tutorial import Causal, Documents, Padding, RowWeights, Window, explorers
-from mha_tutorial.explorers import MaskBuilder, OutputProjection, Query, base
+from mha_tutorial.analysis import counting, scaling
+from mha_tutorial.examples import steps
+from mha_tutorial.explorers import Flash, MaskBuilder, OutputProjection, Query, Shapes, base
 from mha_tutorial.reference import row
-from tests.explorer_helpers import EXPLORERS, mask_states, some_mask, some_projection, some_query
+from tests.explorer_helpers import EXPLORERS, SIZES, mask_states, some_flash, some_mask, some_projection, some_query
 
 pytestmark = pytest.mark.usefixtures("own_messages")
 of_every_kind = pytest.mark.parametrize("make", EXPLORERS.values(), ids=EXPLORERS)
@@ -20,7 +22,7 @@ of_every_kind = pytest.mark.parametrize("make", EXPLORERS.values(), ids=EXPLORER
 def cells(text: str, caption: str) -> list[list[str]]:
     """The rows of a table with such a caption, without their headers."""
     (table,) = re.findall(rf"<table>\n<caption>{caption}</caption>(.*?)</table>", text, re.DOTALL)
-    return [re.findall(r"<td>(.*?)</td>", line) for line in table.splitlines() if "<td>" in line][1:]
+    return [re.findall(r"<td>(.*?)</td>", line) for line in table.splitlines() if '<th scope="row">' in line]
 
 
 # --- every explorer -----------------------------------------------------------------------------------------------
@@ -236,3 +238,115 @@ def test_a_mask_can_be_read_without_a_script():
 def test_a_mask_that_cannot_be_shown_is_refused(options, kind, message):
     with pytest.raises(kind, match=message):
         MaskBuilder(**options)
+
+
+# --- shapes -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+def test_shapes_are_those_of_the_steps_that_are_computed(sizes, rng):
+    """With the keys and values of a layer that has as many heads for them, and those of the layer that shares."""
+    whole = Shapes(**sizes | {"h_kv": None})
+    weights = RowWeights.random(rng, d_model=whole.d_model, h=whole.h)
+    ledger = steps.eleven_steps(rng.normal(size=(whole.b, whole.n, whole.d_model)), weights)
+    assert list(ledger) == list(whole.steps)
+    for name, array in ledger.items():
+        shapes = whole.steps[name]
+        assert array.shape == (shapes[0] if len(shapes) == 1 else (3, *shapes[0])), name
+        assert len(set(shapes)) == 1
+    shared = Shapes(**sizes)
+    weights = RowWeights.random(rng, d_model=shared.d_model, h=shared.h, h_kv=shared.groups)
+    x = rng.normal(size=(shared.b, shared.n, shared.d_model))
+    trace = row.multi_head(x, x, x, weights)
+    assert shared.steps["transpose"] == [trace.queries.shape, trace.keys.shape, trace.values.shape]
+    assert shared.cache_bytes == shared.b * counting.cache_bytes(weights, shared.n, np.float16)
+
+
+def test_shapes_can_be_read_without_a_script():
+    found = cells(EXPLORERS["shapes"]().still(), "The eleven steps for b=3, n=7, d_model=20, h=4, h_kv=2")
+    assert found[0] == ["3 × 7 × 20", "420"]
+    assert found[3] == ["3 × 4 × 7 × 5, 3 × 2 × 7 × 5", "840"]
+    assert found[4] == ["3 × 4 × 7 × 7", "588"]
+    assert found[-1] == ["keys and values, 16 bits", "840 bytes"]
+    assert len(found) == 12
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "message"),
+    [
+        ({"h": 4}, ValueError, "30 numbers per token cannot be cut into 4 equal heads"),
+        ({"h_kv": 3}, ValueError, "10 heads cannot share 3 heads of keys and values equally"),
+        ({"h_kv": 0}, ValueError, "h_kv must be at least 1, got 0"),
+        ({"b": 0}, ValueError, "b must be at least 1, got 0"),
+        ({"n": 2.0}, TypeError, "n must be a whole number, got 2.0"),
+    ],
+)
+def test_sizes_that_do_not_divide_are_refused(options, kind, message):
+    with pytest.raises(kind, match=message):
+        Shapes(**options)
+
+
+# --- scale --------------------------------------------------------------------------------------------------------
+
+
+def test_weights_and_bits_are_those_of_the_package():
+    explorer = EXPLORERS["scale"]()
+    for w, d in enumerate(explorer.widths):
+        for query in range(3):
+            for name, divisor in (("nothing", 1.0), ("√d_k", np.sqrt(d)), ("d_k", d)):
+                weights, bits = explorer.at(w, query, name)
+                assert_allclose(weights, row.softmax(explorer.scores[w, query][None] / divisor)[0])
+                assert_allclose(bits, -(weights * np.log2(weights)).sum(), rtol=1e-9)
+
+
+def test_scores_spread_as_their_variance_says():
+    """Of 100 queries and 100 keys the mean square of all scores has a standard deviation of about a fifth."""
+    explorer = explorers.Scale(np.random.default_rng(0), m=100, queries=100)
+    for d, scores in zip(explorer.widths, explorer.scores, strict=True):
+        assert 0.5 < (scores**2).mean() / scaling.dot_product_variance(d) < 2.0
+    assert_allclose(explorer.scores, explorer.scores.round(3))
+
+
+def test_bits_can_be_read_without_a_script():
+    explorer = EXPLORERS["scale"]()
+    found = np.array(cells(explorer.still(), "Bits of the weights over 7 keys, mean of 3 queries"), dtype=float)
+    for (w, name), bits in zip(np.ndindex(5, 3), found.reshape(-1), strict=True):
+        divisor = ("nothing", "√d_k", "d_k")[name]
+        assert_allclose(bits, np.mean([explorer.at(w, query, divisor)[1] for query in range(3)]), atol=0.0051)
+
+
+# --- flash --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.equation("eq-online-softmax")
+@pytest.mark.parametrize("block", some_flash().blocks)
+def test_each_step_is_what_the_recurrence_gives_over_the_keys_so_far(block):
+    explorer = some_flash()
+    scores, values = explorer.scores[:, None], explorer.values[:, None]
+    found = explorer.steps(block)
+    assert len(found) == -(-len(scores) // block)
+    before = -np.inf
+    for t, step in enumerate(found, 1):
+        k, v = scores[: t * block], values[: t * block]
+        heads, log_sums = row.online_attention(np.ones((1, 1)), k, v, block=block)
+        assert step["largest"] == k.max()
+        assert_allclose(step["average"], heads[0, 0], atol=1e-6)
+        assert_allclose(step["largest"] + np.log(step["total"]), log_sums[0], atol=1e-5)
+        assert_allclose(step["weighted"], step["total"] * step["average"], atol=1e-4)
+        assert_allclose(step["shrink"], np.exp(before - step["largest"]), atol=1e-6)
+        before = step["largest"]
+
+
+def test_the_steps_can_be_read_without_a_script():
+    explorer = some_flash()
+    found = cells(explorer.still(), "After each block, what the query carries")
+    assert [row[0] for row in found] == ["1 to 4", "5 to 8", "9 to 11"]
+    expected = [list(step.values()) for step in explorer.steps(4)]
+    assert_allclose(np.array([row[1:] for row in found], dtype=float), expected, atol=0.00051)
+    single = Flash(np.zeros(3), np.ones(3), blocks=(2,))
+    assert [row[0] for row in cells(single.still(), "After each block, what the query carries")] == ["1 to 2", "3"]
+
+
+def test_a_score_without_a_value_is_refused():
+    with pytest.raises(ValueError, match="each key needs a value, got 2 scores and 3 values"):
+        Flash(np.zeros(2), np.zeros(3))

@@ -2,10 +2,25 @@
 
 from .base import Explorer
 from .cards import Cards
+from .flash import Flash
 from .heads import Heads
 from .mask_builder import MaskBuilder
 from .projection import OutputProjection
 from .query import Query
 from .questions import Progress, Quiz
+from .scale import Scale
+from .shapes import Shapes
 
-__all__ = ["Cards", "Explorer", "Heads", "MaskBuilder", "OutputProjection", "Progress", "Query", "Quiz"]
+__all__ = [
+    "Cards",
+    "Explorer",
+    "Flash",
+    "Heads",
+    "MaskBuilder",
+    "OutputProjection",
+    "Progress",
+    "Query",
+    "Quiz",
+    "Scale",
+    "Shapes",
+]

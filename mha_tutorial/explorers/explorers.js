@@ -571,6 +571,170 @@
     };
   };
 
+  // --- small tables, for several kinds --------------------------------------------------------------------------
+
+  const tabled = (caption, columns, rows) =>
+    make("table", {}, make("caption", {}, caption),
+      make("thead", {}, make("tr", {}, make("td"), ...columns.map((name) => make("th", { scope: "col" }, name)))),
+      make("tbody", {}, ...rows.map(([name, cells]) => make("tr", {}, make("th", { scope: "row" }, name), ...cells))));
+  const bar = () => make("span", { class: "ex-bar" });
+
+  // --- shapes ---------------------------------------------------------------------------------------------------
+
+  const product = (shape) => shape.reduce((a, b) => a * b, 1);
+  compute.shapes = ({ b, n, d_model: width, h, h_kv: groups }) => {
+    if (width % h) return { wrong: `${width} numbers per token cannot be cut into ${h} equal heads` };
+    if (h % groups) return { wrong: `${h} heads cannot share ${groups} heads of keys and values equally` };
+    const d = width / h;
+    const three = (shape) => [h, groups, groups].map(shape);
+    const steps = {
+      tokens: [[b, n, width]],
+      project: three((heads) => [b, n, heads * d]),
+      split: three((heads) => [b, n, heads, d]),
+      transpose: three((heads) => [b, heads, n, d]),
+      scores: [[b, h, n, n]],
+      scale: [[b, h, n, n]],
+      softmax: [[b, h, n, n]],
+      average: [[b, h, n, d]],
+      "transpose back": [[b, n, h, d]],
+      merge: [[b, n, h * d]],
+      output: [[b, n, width]],
+    };
+    return { steps, cache: 2 * product(steps.transpose[1]) * 2 };
+  };
+
+  kinds.shapes = (states, say, line) => {
+    const at = { ...states };
+    const names = Object.keys(compute.shapes(at).steps);
+    const cells = names.map(() => [make("td"), make("td"), make("td", { class: "ex-wide" }, bar())]);
+    const kept = make("td");
+    const rows = names.map((name, i) => [`${i + 1} ${name}`, cells[i]]);
+    const table = tabled("The eleven steps", ["shape", "numbers", "to scale"], [...rows, ["cache of one layer", [make("td", {}, "keys and values, 16 bits"), kept, make("td")]]]);
+    const thousands = (x) => x.toLocaleString("en");
+    const show = (quiet = false) => {
+      const { wrong, steps, cache } = compute.shapes(at);
+      table.classList.toggle("ex-old", !!wrong);
+      if (wrong) return say(`${wrong}. The table shows the sizes before.`);
+      const counts = names.map((name) => sum(steps[name].map(product)));
+      names.forEach((name, i) => {
+        const shapes = steps[name].map((shape) => shape.join(" × "));
+        cells[i][0].textContent = [...new Set(shapes)].join(", ");
+        cells[i][1].textContent = thousands(counts[i]);
+        cells[i][2].firstChild.style.width = `${(100 * counts[i]) / Math.max(...counts)}%`;
+      });
+      kept.textContent = `${thousands(cache)} bytes`;
+      if (!quiet) say(sentence());
+    };
+    const sentence = () => {
+      const { steps, cache } = compute.shapes(at);
+      const scores = product(steps.scores[0]) / product(steps.tokens[0]);
+      return `Heads are ${at.d_model / at.h} wide. Scores are ${plain(+scores.toPrecision(3))} times as many numbers as tokens hold. A cache of one layer keeps ${thousands(cache)} bytes.`;
+    };
+    const sizes = [["b", "Texts b", 64], ["n", "Tokens n", 100000], ["d_model", "Width d_model", 16384], ["h", "Heads h", 256], ["h_kv", "Key-value heads h_kv", 256]];
+    const inputs = sizes.map(([name, text, max]) => number(text, at[name], { min: 1, max }, (x) => ((at[name] = Math.round(x)), show())));
+    show(true);
+    return { parts: [make("div", { class: "ex-controls" }, ...inputs.map(({ box }) => box)), line, make("div", { class: "ex-scroll" }, table)], first: sentence() };
+  };
+
+  // --- scale ----------------------------------------------------------------------------------------------------
+
+  compute.scale = (scores, divisor) => {
+    const powers = scores.map((x) => Math.exp((x - Math.max(...scores)) / divisor));
+    const weights = powers.map((x) => x / sum(powers));
+    return { weights, bits: -sum(weights.map((w) => (w > 0 ? w * Math.log2(w) : 0))) };
+  };
+
+  kinds.scale = ({ widths, scores, divisors }, say, line) => {
+    const at = { width: 3, query: 0, divisor: "nothing" };
+    const m = scores[0][0].length;
+    const cells = span(m).map(() => [make("td"), make("td"), make("td", { class: "ex-wide" }, bar())]);
+    const table = tabled("The weights of one query", ["divided score", "weight", "to scale"], cells.map((row, j) => [`key ${j + 1}`, row]));
+    const found = () => {
+      const divisor = widths[at.width] ** divisors[at.divisor];
+      return { divisor, ...compute.scale(scores[at.width][at.query], divisor) };
+    };
+    const sentence = () => {
+      const { weights, bits } = found();
+      return `Width ${widths[at.width]}, divided by ${at.divisor}: the largest weight is ${digits(Math.max(...weights), 2)}; ${digits(bits, 2)} bits, as of ${digits(2 ** bits, 1)} equal keys out of ${m}.`;
+    };
+    const show = (quiet = false) => {
+      const { divisor, weights } = found();
+      cells.forEach(([score, weight, drawn], j) => {
+        score.textContent = digits(scores[at.width][at.query][j] / divisor, 2);
+        weight.textContent = digits(weights[j], 3);
+        drawn.firstChild.style.width = `${100 * weights[j]}%`;
+      });
+      if (!quiet) say(sentence());
+    };
+    const set = (change) => (Object.assign(at, change), show());
+    const width = range("Width d_k", at.width, { min: 0, max: widths.length - 1, show: (i) => `${widths[i]}` }, (x) => set({ width: x }));
+    const divisor = radios("Divided by", Object.keys(divisors).map((name) => [name, name]), at.divisor, (x) => set({ divisor: x }));
+    divisor.box.classList.add("ex-controls");
+    const query = choice("Query", scores[0].map((_, i) => [i, `${i + 1}`]), at.query, (x) => set({ query: +x }));
+    show(true);
+    return { parts: [make("div", { class: "ex-controls" }, width.box, query.box, divisor.box), line, make("div", { class: "ex-scroll" }, table)], first: sentence() };
+  };
+
+  // --- flash ----------------------------------------------------------------------------------------------------
+
+  kinds.flash = ({ scores, values, blocks }, say, line) => {
+    const at = { size: 0, step: 0 };
+    const m = scores.length;
+    const names = ["largest", "shrink", "total", "weighted", "average"];
+    const keys = scores.map((score, j) => [make("td", {}, digits(score, 3)), make("td", {}, plain(values[j]))]);
+    const given = tabled("One query and its keys", keys.map((_, j) => `key ${j + 1}`), [["score", keys.map(([score]) => score)], ["value", keys.map(([, value]) => value)]]);
+    const carried = make("div", { class: "ex-scroll" });
+    const of = (t) => [t * blocks[at.size][0], Math.min(m, (t + 1) * blocks[at.size][0])];
+    const which = (t) => (of(t)[1] - of(t)[0] > 1 ? `${of(t)[0] + 1} to ${of(t)[1]}` : `${of(t)[1]}`);
+    const sentence = () => {
+      const steps = blocks[at.size][1];
+      if (!at.step) return `Nothing has been read. There are ${steps.length} blocks.`;
+      const now = steps[at.step - 1];
+      const before = steps[at.step - 2];
+      const say3 = (x) => digits(x, 3);
+      const rise = !before ? `the largest score is ${say3(now.largest)}`
+        : now.largest > before.largest ? `the largest score rises from ${say3(before.largest)} to ${say3(now.largest)}, and both sums shrink to ${say3(now.shrink)} of what they were`
+        : `the largest score stays ${say3(now.largest)}, and nothing shrinks`;
+      const end = at.step === steps.length ? "all keys are read, and the average is" : "the average so far is";
+      return `Block ${at.step}, ${which(at.step - 1).includes("to") ? "keys" : "key"} ${which(at.step - 1)}: ${rise}; ${end} ${say3(now.average)}.`;
+    };
+    const show = (quiet = false) => {
+      const steps = blocks[at.size][1];
+      keys.flat().forEach((cell, i) => {
+        const j = Math.floor(i / 2);
+        const now = at.step && j >= of(at.step - 1)[0] && j < of(at.step - 1)[1];
+        cell.className = "ex-shade";
+        cell.style.setProperty("--w", now ? 1 : 0);
+      });
+      carried.replaceChildren(tabled("After each block, what the query carries", ["keys", "largest", "shrink", "total", "weighted", "average so far"],
+        steps.map((step, t) => [`block ${t + 1}`, [make("td", {}, which(t)), ...names.map((name) => make("td", {}, t < at.step ? digits(step[name], 3) : ""))]])));
+      back.disabled = at.step === 0;
+      next.disabled = at.step === steps.length;
+      if (!quiet) say(sentence());
+    };
+    const go = (step) => {
+      const had = document.activeElement;
+      at.step = Math.min(blocks[at.size][1].length, Math.max(0, step));
+      place.set(at.step);
+      show();
+      if (had === back && back.disabled) next.focus(); // focus is not lost with a button
+      if (had === next && next.disabled) back.focus();
+    };
+    const button = (text, by) => make("button", { type: "button", onclick: () => go(at.step + by) }, text);
+    const [back, next] = [button("Back", -1), button("Next block", 1)];
+    const place = range("Blocks read", 0, { min: 0, max: blocks[0][1].length }, go);
+    const size = choice("Keys in a block", blocks.map(([block], i) => [i, `${block}`]), 0, (i) => {
+      at.size = +i;
+      place.control.max = blocks[at.size][1].length;
+      go(0);
+    });
+    show(true);
+    return {
+      parts: [make("div", { class: "ex-controls" }, size.box, place.box, back, next), line, make("div", { class: "ex-scroll" }, given), carried],
+      first: sentence(),
+    };
+  };
+
   // --- mask builder ---------------------------------------------------------------------------------------------
 
   // The rules in force, each with what it hides and how that is said.

@@ -1,12 +1,22 @@
 """Explorers in a browser: by mouse, touch and keyboard, without a script, small, large, and number by number."""
 
 import re
+from itertools import pairwise
 
 import numpy as np
 import pytest
 
-from mha_tutorial.explorers import MaskBuilder, OutputProjection, base
-from tests.explorer_helpers import EXPLORERS, mask_states, some_heads, some_mask, some_projection, some_query
+from mha_tutorial.explorers import MaskBuilder, OutputProjection, Shapes, base
+from tests.explorer_helpers import (
+    EXPLORERS,
+    SIZES,
+    mask_states,
+    some_flash,
+    some_heads,
+    some_mask,
+    some_projection,
+    some_query,
+)
 
 from .conftest import AXE, CHAPTERS, OUTLINE, SIDEWAYS, SITE, VIOLATIONS, said
 
@@ -444,3 +454,127 @@ def test_a_mask_is_asked_by_touch(shown):
         assert not page.get_by_label("Causal").is_checked()
         page.locator(".explorer tbody td").first.tap()
         assert said(page).startswith("Query 1 does not see key 1: it is of another text. Query 1 sees key")
+
+
+# --- shapes -------------------------------------------------------------------------------------------------------
+
+
+def test_the_script_shapes_as_the_package_does(shown):
+    with shown(EXPLORERS["shapes"]()) as page:
+        for sizes in SIZES:
+            found, expected = computed(page, "shapes", sizes), Shapes(**sizes)
+            assert list(found["steps"]) == list(expected.steps)
+            for name, shapes in expected.steps.items():
+                assert list(map(tuple, found["steps"][name])) == shapes
+            assert found["cache"] == expected.cache_bytes
+
+
+def test_sizes_are_changed_and_what_does_not_divide_is_said(shown):
+    with shown(EXPLORERS["shapes"]()) as page:
+        page.get_by_label("Texts b").fill("1")
+        page.get_by_label("Heads h", exact=True).fill("2")
+        rows = [row.locator("td").all_inner_texts() for row in page.locator("tbody tr").all()]
+        expected = Shapes(b=1, n=7, d_model=20, h=2, h_kv=2)
+        assert rows[4][:2] == ["1 × 2 × 7 × 7", "98"]
+        assert rows[3][:2] == ["1 × 2 × 7 × 10", "420"]
+        assert rows[11][1] == f"{expected.cache_bytes} bytes"
+        assert said(page) == (
+            "Heads are 10 wide. Scores are 0.7 times as many numbers as tokens hold. "
+            f"A cache of one layer keeps {expected.cache_bytes} bytes."
+        )
+        page.get_by_label("Heads h", exact=True).fill("3")
+        assert (
+            said(page) == "20 numbers per token cannot be cut into 3 equal heads. The table shows the sizes before."
+        )
+        page.get_by_label("Heads h", exact=True).fill("4")
+        page.get_by_label("Key-value").fill("3")
+        assert said(page).startswith("4 heads cannot share 3 heads of keys and values equally.")
+        with pytest.raises(ValueError, match="4 heads cannot share 3 heads of keys and values equally"):
+            Shapes(d_model=20, h=4, h_kv=3)
+        page.keyboard.press("ArrowDown")
+        assert said(page).startswith("Heads are 5 wide.")
+
+
+def test_bars_are_to_scale(shown):
+    explorer = EXPLORERS["shapes"]()
+    with shown(explorer, "phone") as page:
+        widths = page.evaluate("() => [...document.querySelectorAll('.ex-bar')].map((it) => it.offsetWidth)")
+        counts = [sum(np.prod(shape) for shape in shapes) for shapes in explorer.steps.values()]
+        np.testing.assert_allclose(np.array(widths) / max(widths), np.array(counts) / max(counts), atol=0.02)
+
+
+# --- scale --------------------------------------------------------------------------------------------------------
+
+
+def test_the_script_scales_as_the_package_does(shown):
+    explorer = EXPLORERS["scale"]()
+    with shown(explorer) as page:
+        for width, query in np.ndindex(5, 3):
+            for name, power in (("nothing", 0.0), ("√d_k", 0.5), ("d_k", 1.0)):
+                weights, bits = explorer.at(int(width), int(query), name)
+                scores = explorer.scores[width, query].tolist()
+                found = computed(page, "scale", scores, explorer.widths[width] ** power)
+                np.testing.assert_allclose(found["weights"], weights, rtol=1e-9, atol=1e-15)
+                np.testing.assert_allclose(found["bits"], bits, rtol=1e-9, atol=1e-12)
+
+
+def test_the_scale_is_changed_by_its_controls(shown):
+    explorer = EXPLORERS["scale"]()
+    with shown(explorer, "phone", touch=True) as page:
+        set_range(page, "Width", 4)
+        page.get_by_role("combobox", name="Query").select_option("2")
+        for name in ("d_k", "√d_k", "nothing"):
+            page.get_by_role("radio", name=name, exact=True).tap()
+            weights, bits = explorer.at(4, 2, name)
+            rows = [row.locator("td").all_inner_texts() for row in page.locator("tbody tr").all()]
+            np.testing.assert_allclose([float(row[1]) for row in rows], weights, atol=0.00051)
+            assert said(page).startswith(
+                f"Width 500, divided by {name}: the largest weight is {weights.max():.2f}; {bits:.2f} bits"
+            )
+        page.get_by_role("radio", name="nothing").focus()
+        page.keyboard.press("ArrowRight")
+        assert said(page).startswith("Width 500, divided by √d_k")
+
+
+# --- flash --------------------------------------------------------------------------------------------------------
+
+
+def test_blocks_are_read_one_by_one(shown):
+    explorer = some_flash()
+    with shown(explorer) as page:
+        assert said(page) == "Nothing has been read. There are 3 blocks."
+        table = page.locator(".explorer table").nth(1)
+        for t, step in enumerate(explorer.steps(4), 1):
+            page.get_by_role("button", name="Next block").click()
+            rows = [row.locator("td").all_inner_texts() for row in table.locator("tbody tr").all()]
+            np.testing.assert_allclose([float(x) for x in rows[t - 1][1:]], list(step.values()), atol=0.00051)
+            assert all(x == "" for row in rows[t:] for x in row[1:])
+            assert said(page).startswith(f"Block {t}, keys {4 * t - 3} to {min(11, 4 * t)}: the largest score")
+            assert said(page).endswith(f" {step['average']:.3f}.")
+        assert page.get_by_role("button", name="Next block").is_disabled()
+        assert page.evaluate("() => document.activeElement.textContent") == "Back"
+        page.keyboard.press("Enter")
+        assert said(page).startswith("Block 2, keys 5 to 8: ")
+        shaded = page.evaluate(
+            "() => [...document.querySelector('table').tBodies[0].rows[0].querySelectorAll('td')]"
+            ".map((it) => +it.style.getPropertyValue('--w'))"
+        )
+        assert shaded == [0] * 4 + [1] * 4 + [0] * 3
+
+
+def test_blocks_of_another_size_are_read_to_the_same_end(shown):
+    explorer = some_flash()
+    with shown(explorer, "phone", touch=True) as page:
+        ends = set()
+        for i, block in enumerate(explorer.blocks):
+            page.get_by_role("combobox", name="Keys in a block").select_option(str(i))
+            steps = explorer.steps(block)
+            assert said(page) == f"Nothing has been read. There are {len(steps)} blocks."
+            set_range(page, "Blocks read", len(steps))
+            ends.add(said(page).rpartition(" ")[2])
+            rises = [b["largest"] > a["largest"] for a, b in pairwise(steps)]
+            for t, rise in enumerate(rises, 2):
+                set_range(page, "Blocks read", t)
+                assert ("rises" in said(page)) == rise
+                assert ("nothing shrinks" in said(page)) == (not rise)
+        assert len(ends) == 1
