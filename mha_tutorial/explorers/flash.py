@@ -49,7 +49,7 @@ class Flash(Explorer):
         return "Softmax in one pass, block by block"
 
     def steps(self, block: int) -> list[dict[str, float]]:
-        """What the query carries after each block: :eq:`eq-online-softmax`, with the code's names."""
+        """What the query carries after each block, by the names it has in the code."""
         largest, total, weighted, found = -np.inf, 0.0, 0.0, []
         for start in range(0, len(self.scores), block):
             scores, values = self.scores[start : start + block], self.values[start : start + block]
