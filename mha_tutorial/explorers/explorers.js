@@ -688,7 +688,7 @@
     const which = (t) => (of(t)[1] - of(t)[0] > 1 ? `${of(t)[0] + 1} to ${of(t)[1]}` : `${of(t)[1]}`);
     const sentence = () => {
       const steps = blocks[at.size][1];
-      if (!at.step) return `Nothing has been read. There are ${steps.length} blocks.`;
+      if (!at.step) return `Nothing has been read. Blocks in all: ${steps.length}.`;
       const now = steps[at.step - 1];
       const before = steps[at.step - 2];
       const say3 = (x) => digits(x, 3);

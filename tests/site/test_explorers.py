@@ -522,7 +522,7 @@ def test_the_scale_is_changed_by_its_controls(shown):
     explorer = EXPLORERS["scale"]()
     with shown(explorer, "phone", touch=True) as page:
         set_range(page, "Width", 4)
-        page.get_by_role("combobox", name="Query").select_option("2")
+        page.get_by_role("combobox", name="Query").select_option(value="2")
         for name in ("d_k", "√d_k", "nothing"):
             page.get_by_role("radio", name=name, exact=True).tap()
             weights, bits = explorer.at(4, 2, name)
@@ -542,7 +542,7 @@ def test_the_scale_is_changed_by_its_controls(shown):
 def test_blocks_are_read_one_by_one(shown):
     explorer = some_flash()
     with shown(explorer) as page:
-        assert said(page) == "Nothing has been read. There are 3 blocks."
+        assert said(page) == "Nothing has been read. Blocks in all: 3."
         table = page.locator(".explorer table").nth(1)
         for t, step in enumerate(explorer.steps(4), 1):
             page.get_by_role("button", name="Next block").click()
@@ -567,9 +567,9 @@ def test_blocks_of_another_size_are_read_to_the_same_end(shown):
     with shown(explorer, "phone", touch=True) as page:
         ends = set()
         for i, block in enumerate(explorer.blocks):
-            page.get_by_role("combobox", name="Keys in a block").select_option(str(i))
+            page.get_by_role("combobox", name="Keys in a block").select_option(value=str(i))
             steps = explorer.steps(block)
-            assert said(page) == f"Nothing has been read. There are {len(steps)} blocks."
+            assert said(page) == f"Nothing has been read. Blocks in all: {len(steps)}."
             set_range(page, "Blocks read", len(steps))
             ends.add(said(page).rpartition(" ")[2])
             rises = [b["largest"] > a["largest"] for a, b in pairwise(steps)]
