@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from mha_tutorial import Causal, ColumnWeights, MultiHeadAttention, RowWeights, masks
+from mha_tutorial.examples.shards import shard
 from mha_tutorial.gradients import backward
 from mha_tutorial.layouts import dump, load
 from mha_tutorial.reference import column, row
@@ -268,6 +269,31 @@ def test_neighbouring_query_heads_share_a_key_value_head():
     assert_rounds_to(row.multi_head(*x, weights).heads, expected)
     assert_rounds_to(column.multi_head(*(t.T for t in x), weights.T).heads.mT, expected)
     assert_rounds_to(MultiHeadAttention(weights).trace(*x).heads, expected)
+
+
+def test_a_chunk_sees_what_is_cached():
+    """A29: three new tokens behind two cached ones, a mask of three by five (llama issue 899)."""
+    q, k, v = sines(5, 2), sines(5, 2, a=0.9), sines(5, 2, a=2.1)
+    expected = np.array([[0.11364831, 0.03196105], [-0.12602064, 0.27774948], [0.22118266, -0.17555323]])
+    assert_rounds_to(row.attention(q[2:], k, v, visible=Causal("bottom-right")), expected)
+    assert_rounds_to(column.attention(q[2:].T, k.T, v.T, visible=Causal("bottom-right")).T, expected)
+    full = row.attention(q, k, v, visible=Causal())
+    for start in range(5):
+        for end in range(start + 1, 6):
+            chunk = row.attention(q[start:end], k[:end], v[:end], visible=Causal("bottom-right"))
+            np.testing.assert_allclose(chunk, full[start:end], rtol=1e-12)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_output_bias_is_added_once_by_any_number_of_ranks(ranks):
+    """A32: every rank added the whole bias before the sum (text-generation-inference issue 1036)."""
+    heads = sines(2, 2, 2).swapaxes(0, 1)  # of two tokens, each four features in two heads
+    W_o, b_o = sines(3, 4, a=0.7).T.reshape(2, 2, 3), np.array([1.0, 2.0, 3.0])
+    projections = np.ones((2, 1, 2))
+    weights = RowWeights(projections, projections, projections, W_o, *np.zeros((3, 2, 2)), b_o)
+    parts = np.split(heads, ranks)
+    total = sum(row.summed_output(shard(weights, rank, ranks), parts[rank]) for rank in range(ranks))
+    assert_rounds_to(total, np.array([[1.617, 1.9185, 2.5204], [2.1343, 0.7734, 4.1768]]))
 
 
 def test_views_give_what_their_copies_give():

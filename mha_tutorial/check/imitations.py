@@ -59,6 +59,15 @@ def _dealt_out(heads: Heads) -> Heads:
     return Heads(*map(deal, heads))
 
 
+def _exchanged(axis: int) -> dict[str, Any]:
+    """The tokens' axis and another one in each other's place."""
+
+    def exchange(heads: Heads) -> Heads:
+        return Heads(*(x.swapaxes(axis, 2) for x in heads))
+
+    return _projected(exchange) | _joined(lambda heads: heads.swapaxes(axis, 2))
+
+
 def _viewed_together(heads: Array) -> Array:
     """Heads joined by a reshape alone, and cut again as they should be."""
     b, h, n, d = heads.shape
@@ -238,6 +247,8 @@ IMITATIONS: dict[str, dict[str, Any]] = {
     "mask-head-order": _masked_by(_head_by_head),
     "mask-of-first-sequence": _masked_by(lambda visible: visible[:1] if visible.ndim == 4 else visible),
     "mask-of-first-head": _masked_by(lambda visible: visible[:, :1] if visible.ndim == 4 else visible),
+    "batch-first": _exchanged(0),
+    "heads-and-tokens-exchanged": _exchanged(1),
     "split-without-transpose": _projected(_view_heads),
     "merge-without-transpose": _joined(_viewed_together),
     "heads-innermost": _projected(_dealt_out),

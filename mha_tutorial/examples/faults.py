@@ -77,6 +77,12 @@ TRIANGLE = "np.tri(n, m, m - n, dtype=bool)"
 TRANSPOSED = "heads.transpose(1, 2).flatten(2)"
 SPLIT = "tokens.view(b, n, h, self.d).transpose(1, 2)"
 FILLED = "scores.masked_fill(~visible, -torch.inf)"
+OPENING = "def attention(q, k, v, visible=None):\n"
+INNER = (
+    "def attention(q, k, v, visible=None):\n"
+    "    return inner(*(x.{swap} for x in (q, k, v)), visible).{swap}\n\n\n"
+    "def inner(q, k, v, visible=None):\n"
+)
 LAST = "return self.W_o(merged)"
 TURNED = "q, k = rotate(q), rotate(k)"
 
@@ -192,6 +198,8 @@ FAULTY = (
     Faulty("packed layer", "softmax(dim=-1)", "softmax(dim=0)", "softmax-over-batch"),
     Faulty("packed layer", "softmax(dim=-1)", "exp()", "softmax-not-normalised"),
     Faulty("packed layer", "* self.d**-0.5", "", None),
+    Faulty("tensors", OPENING, INNER.format(swap="transpose(0, 2)"), "batch-first"),
+    Faulty("tensors", OPENING, INNER.format(swap="transpose(1, 2)"), "heads-and-tokens-exchanged"),
     # projections
     Faulty("layer", LAST, "return merged", "output-projection-missing"),
     Faulty("layer", LAST, "return merged @ self.W_o.weight + self.W_o.bias", "output-transposed"),
