@@ -459,6 +459,11 @@ def test_every_fault_that_is_named_is_described():
         assert all(fault)
 
 
+def test_a_fault_that_nobody_has_is_not_found():
+    with pytest.raises(ValueError, match="no faulty version has the fault 'scale-missing'"):
+        faults.find("scale-missing", "causal")
+
+
 def test_a_line_that_is_not_there_breaks_nothing():
     with pytest.raises(ValueError, match=re.escape("plain_numpy has no 'no such line'")):
         faults.broken(faults.Faulty("attention", "no such line", "", None))

@@ -11,6 +11,7 @@ from .problems import Problem
 from .properties import Evidence
 
 WIDTH = 88
+FULL = 4  # failures shown in full, with the smallest input
 
 
 class Finding(NamedTuple):
@@ -43,7 +44,7 @@ class Finding(NamedTuple):
     def __str__(self) -> str:
         place = f"[{', '.join(map(str, self.place))}]"
         numbers = f"{place} is {_short(self.found)}, and should be {_short(self.right)}"
-        return "\n".join([f"✗ {self.name}", *_inputs(self.problem), f"  {self.note}: {numbers}"])
+        return "\n".join([f"✗ {self.name}", *_inputs(self.problem), _wrapped(f"  {self.note}: {numbers}", 4)])
 
     @property
     def page(self) -> str:
@@ -52,9 +53,9 @@ class Finding(NamedTuple):
 
     @property
     def line(self) -> str:
-        """All of it in one line."""
+        """All of it in one sentence."""
         numbers = f"{_short(self.found)}, and should be {_short(self.right)}"
-        return f"- {self.name}. {self.note}: {numbers} ({self.faults[0]})"
+        return _wrapped(f"- {self.name}. {self.note}: {numbers} ({self.faults[0]})", 2)
 
 
 class Report(NamedTuple):
@@ -95,11 +96,14 @@ class Report(NamedTuple):
         if self.explained:
             parts.append("One fault explains every number:\n" + _described(self.explained[0]))
         named: set[str] = set(self.explained)
-        for finding in self.failures:
+        for finding in self.failures[:FULL]:
             new = [name for name in finding.faults if name not in named]
             named |= set(new)
             likely = [] if self.explained else ["  likely:", *map(_described, new)] if new else []
             parts.append("\n".join([str(finding), *likely]))
+        if self.failures[FULL:]:
+            lines = "\n".join(finding.line for finding in self.failures[FULL:])
+            parts.append(f"These fail as well:\n{lines}")
         if self.remarks:
             lines = "\n".join(finding.line for finding in self.remarks)
             parts.append(f"Remarks, on what well-known libraries do too:\n{lines}")
@@ -109,10 +113,14 @@ class Report(NamedTuple):
 def _described(name: str) -> str:
     """A fault, the line that decides whether it is this one, and the page."""
     fault, indent = FAULTS[name], " " * 6
-    lines = textwrap.wrap(
-        f"{name}: {fault.what}", WIDTH, initial_indent="    ", subsequent_indent=indent, break_on_hyphens=False
-    )
-    return "\n".join([*lines, f"{indent}decides: {fault.decides}", f"{indent}book: {fault.page}"])
+    lines = [f"    {name}: {fault.what}", f"{indent}decides: {fault.decides}", f"{indent}book: {fault.page}"]
+    return "\n".join(_wrapped(line, 6 + 2 * (line.startswith(indent))) for line in lines)
+
+
+def _wrapped(line: str, indent: int) -> str:
+    """A line, or as many as it takes, the others indented."""
+    lines = textwrap.wrap(line, WIDTH, subsequent_indent=" " * indent, break_on_hyphens=False)
+    return "\n".join(lines)
 
 
 def found_of(name: str, evidence: Evidence, faults: tuple[str, ...]) -> Finding:
@@ -137,7 +145,7 @@ def _inputs(problem: Problem) -> list[str]:
         text = f"  {name} {array.shape}"
         if array.size <= 12:
             text += f" = {_numbers(array)}"
-        lines.append(text)
+        lines.append(_wrapped(text, 4))
     return lines
 
 

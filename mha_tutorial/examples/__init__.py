@@ -1,5 +1,5 @@
 """The worked examples of the book."""
 
-from . import decoding, shards, steps, two_averages, worked
+from . import decoding, faults, guide, shards, steps, two_averages, worked
 
-__all__ = ["decoding", "shards", "steps", "two_averages", "worked"]
+__all__ = ["decoding", "faults", "guide", "shards", "steps", "two_averages", "worked"]

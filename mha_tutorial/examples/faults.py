@@ -326,6 +326,25 @@ def broken(faulty: Faulty) -> dict[str, Any]:
     return names
 
 
+def find(fault: str, of: str | None = None) -> Faulty:
+    """The first faulty version with a fault, of a certain code if need be.
+
+    Raises
+    ------
+    ValueError
+        If there is none.
+
+    Examples
+    --------
+    >>> find("scale-missing").new
+    ''
+    """
+    for faulty in FAULTY:
+        if faulty.fault == fault and of in (None, faulty.of):
+            return faulty
+    raise ValueError(f"no faulty version has the fault {fault!r}")
+
+
 def report_of(faulty: Faulty) -> Report:
     """What the checker says of a faulty version.
 

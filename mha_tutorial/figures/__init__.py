@@ -6,6 +6,7 @@ require("mha_tutorial.figures", "matplotlib")
 
 from .attention import draw_attention, draw_hull, draw_lookup, draw_moves  # noqa: E402
 from .block import draw_wiring  # noqa: E402
+from .checks import draw_fingerprints  # noqa: E402
 from .curves import draw_bars, draw_curves, draw_distributions, draw_lines, draw_ratios, draw_weights  # noqa: E402
 from .decoding import draw_slots  # noqa: E402
 from .devices import draw_ring, draw_shards  # noqa: E402
@@ -43,6 +44,7 @@ __all__ = [
     "draw_cross_attention",
     "draw_curves",
     "draw_distributions",
+    "draw_fingerprints",
     "draw_flow",
     "draw_growth",
     "draw_heat",

@@ -3,9 +3,9 @@
 from itertools import chain
 
 from . import heads, masks, numbers, process, scores, stored
-from .case import KINDS, Case, Numbers, written
+from .case import KINDS, Case, Numbers, imitated, sines, written
 
-__all__ = ["CASES", "KINDS", "Case", "Numbers", "link", "listing", "written"]
+__all__ = ["CASES", "KINDS", "Case", "Numbers", "imitated", "link", "listing", "sines", "written"]
 
 ROOMS = (masks, scores, heads, stored, numbers, process)
 CASES: tuple[Case, ...] = tuple(chain.from_iterable(room.CASES for room in ROOMS))
