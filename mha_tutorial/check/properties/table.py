@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ..problems import Sizes
-from ..subject import Subject
 from .agreement import (
     agrees_with_the_other,
     compiled_is_eager,
@@ -19,7 +17,7 @@ from .averages import (
     weights_sum_to_one,
     weights_sum_to_one_behind_a_mask,
 )
-from .common import Evidence, Options
+from .common import Evidence
 from .edges import large_scores, low_scores, lower_scores, many_hidden_keys, many_keys
 from .gradients import blind_query_has_a_gradient, gradients_are_differences, hidden_keys_get_no_gradient
 from .masks import (
@@ -50,7 +48,7 @@ from .state import (
     views_are_read_as_their_copies,
 )
 
-Test = Callable[[Subject, Sizes, Options], Evidence | None]
+Test = Callable[..., Evidence | None]  # of the subject, the sizes and the options
 
 
 class Property(NamedTuple):
