@@ -655,3 +655,10 @@ def test_patterns_are_shaded_from_zero_to_one(ax):
         assert drawn.images[0].get_clim() == (0, 1)
         assert [label.get_text() for label in drawn.get_xticklabels()] == ["x", "y", "z"]
     assert [drawn.get_ylabel() for drawn in axes] == ["query", ""]
+
+
+def test_fingerprints_are_filled_where_a_property_is_broken(ax):
+    figures.draw_fingerprints({"one": ["a", "b"], "two": ["b", "c"], "three": []}, ax)
+    filled = [patch.get_xy() for patch in ax.patches if patch.get_facecolor()[:3] != (1, 1, 1)]
+    assert filled == [(0, 0), (1, 0), (1, 1), (2, 1)]
+    assert [text.get_text() for text in ax.get_yticklabels()] == ["one", "two", "three"]
