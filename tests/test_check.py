@@ -154,7 +154,8 @@ def test_a_report_says_what_and_where_and_why():
     assert "[0] is 1, and should be 0.7071" in text
     assert "K (1, 1, 2, 2) = [[1.1, -1.4], [-0.9, -0.3]]" in text
     assert (
-        "- hidden NaN reaches nothing. a hidden key and value of nan: nan, and should be 1.9 (hidden-leaks)" in text
+        "- hidden NaN reaches nothing. a hidden key and value of nan: nan, and should be 1.9\n  (hidden-leaks)"
+        in text
     )
     finding = report.failures[0]
     assert finding.page == "attention/scaled-dot-product"

@@ -322,8 +322,8 @@ def _fits(
     for problem, output, right in cases:
         try:
             faulty = run(problem, setting, Steps(**changed))
-        except (ValueError, IndexError):
-            faulty = right  # the fault does not show here
+        except Exception:  # of shapes that do not fit, or whatever `prepare` raises: the fault does not show here
+            faulty = right
         if faulty.shape != output.shape or not _close_where_finite(output, faulty, close):
             return False
         seen |= not close(right, faulty)
