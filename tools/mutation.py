@@ -42,7 +42,7 @@ PARTS = {
     "masks": Part(["masks.py"], ["masks", "counting", "cases", "errors"]),
     "layer": Part(["layer.py"], ["multi_head", "numpy_edges", "signatures", "errors", "cases"]),
     "gradients": Part(["gradients.py"], ["gradients", "numpy_edges", "cases"]),
-    "fast": Part(["fast/*.py"], ["fast*"]),
+    "fast": Part(["fast/*.py"], ["fast*", "process"]),
 }
 
 

@@ -13,7 +13,7 @@ from .plan import Plan
 from .softmax import unshifted_softmax
 from .threads import parallel_map, parallel_matmul
 from .tiles import Tile
-from .workspace import Workspace
+from .workspace import Buffer, Workspace
 
 STEPS = 16  # rows that are added up in their own type before 64 bits are used
 
@@ -102,7 +102,7 @@ def attention_vjp(
     ----------
     Dao and others, *FlashAttention*, section 3.1 (recomputation) and appendix B.4 (the backward pass).
     """
-    summed_k, summed_v = (workspace(name, *x.shape) for name, x in (("d_keys", part.k), ("d_values", part.v)))
+    summed_k, summed_v = workspace(Buffer.D_KEYS, *part.k.shape), workspace(Buffer.D_VALUES, *part.v.shape)
     summed_k[...], summed_v[...] = 0, 0
     for tile, unshifted in zip((tile.of(*part.job) for tile in plan.tiles), part.unshifted, strict=True):
         for queries in plan.rows(tile, part.q.shape[:3]):
@@ -118,27 +118,27 @@ def _rows_vjp(
     part: Residuals, plan: Plan, tile: Tile, unshifted: bool, d_heads: Array, workspace: Workspace
 ) -> tuple[Array, Array, Array]:
     """What some rows of attention add to the gradients of their queries, keys and values, but for the scale."""
-    q = workspace.copy("queries", part.q[..., tile.queries, :])
+    q = workspace.copy(Buffer.TILE_QUERIES, part.q[..., tile.queries, :])
     k, v = part.k[..., tile.keys, :], part.v[..., tile.keys, :]
     # Heads that share keys, one below the other: one product adds up what all of them ask of a key.
     g, b, r, p, _ = q.shape
     stacked_q = q.reshape(g, b, r * p, -1)
-    d_out = workspace.copy("d_out", d_heads[..., tile.queries, :]).reshape(g, b, r * p, -1)
+    d_out = workspace.copy(Buffer.TILE_D_HEADS, d_heads[..., tile.queries, :]).reshape(g, b, r * p, -1)
     masked = None
     if unshifted:
-        scaled = workspace.copy("scaled queries", q, plan.scoring.query_factor)
+        scaled = workspace.copy(Buffer.SCALED_QUERIES, q, plan.scoring.query_factor)
         A = unshifted_softmax(scaled, part.k, tile, plan.scoring.exponential, workspace)
     else:
         scores, A, _ = plan.safe_attention(part.job, q, part.k, part.v, tile.queries, tile.keys)
         masked, A = np.isneginf(scores).reshape(*d_out.shape[:-1], -1), A.reshape(*d_out.shape[:-1], -1)
-    dv = np.matmul(A.mT, d_out, out=workspace("dv", *v.shape))
-    dS = np.matmul(d_out, v.mT, out=workspace("dS", *A.shape))
+    dv = np.matmul(A.mT, d_out, out=workspace(Buffer.TILE_D_VALUES, *v.shape))
+    dS = np.matmul(d_out, v.mT, out=workspace(Buffer.TILE_D_SCORES, *A.shape))
     if masked is not None:
         dS[masked] = 0  # the value there may have overflowed in the product
     dS -= np.vecdot(A, dS)[..., None]
     dS *= A
-    dq = np.matmul(dS, k, out=workspace("dq", *stacked_q.shape)).reshape(q.shape)
-    dk = np.matmul(dS.mT, stacked_q, out=workspace("dk", *k.shape))
+    dq = np.matmul(dS, k, out=workspace(Buffer.TILE_D_QUERIES, *stacked_q.shape)).reshape(q.shape)
+    dk = np.matmul(dS.mT, stacked_q, out=workspace(Buffer.TILE_D_KEYS, *k.shape))
     return dq, dk, dv
 
 

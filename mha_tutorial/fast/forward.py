@@ -10,7 +10,7 @@ from .plan import Job, Plan
 from .projections import Projected
 from .softmax import are_bounded, are_exact, max_norms, unshifted_attention
 from .tiles import Tile
-from .workspace import Workspace
+from .workspace import Buffer, Workspace
 
 
 class Residuals(NamedTuple):
@@ -68,7 +68,7 @@ def _attend_tile(
     """Write the heads of a tile of queries."""
     q, k, v = projected
     if unshifted:
-        scaled = workspace.copy("queries", q[..., tile.queries, :], plan.scoring.query_factor)
+        scaled = workspace.copy(Buffer.TILE_QUERIES, q[..., tile.queries, :], plan.scoring.query_factor)
         out = heads[..., tile.queries, :]
         unshifted_attention(scaled, k, v, tile.kv_tiles, plan.scoring.exponential, workspace, out)
         return

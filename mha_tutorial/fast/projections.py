@@ -1,6 +1,7 @@
 """The projections of all heads, packed once so that the tokens of a job need one product."""
 
 import math
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ from ..layer import MultiHeadAttention
 from .plan import Job
 from .softmax import max_norms
 from .threads import parallel_map
-from .workspace import Workspace
+from .workspace import Buffer, Workspace
 
 
 class Projected(NamedTuple):
@@ -63,14 +64,14 @@ class Projections:
         r, d_k = self._layer.weights.group_size, self._layer.weights.d_k
         norms: list[Array] = []
         if self._packed is not None and inputs[0] is inputs[1] is inputs[2]:
-            qkv = _apply(self._packed, job, inputs[0], workspace, "qkv")
+            qkv = _apply(job, workspace, self._packed, inputs[0], Buffer.PACKED)
             q, k, v = qkv[..., : r * d_k], qkv[..., r * d_k : (r + 1) * d_k], qkv[..., (r + 1) * d_k :]
             if d_k == self._layer.weights.d_v:  # read all vectors in the order in which they lie in memory
                 of_each = max_norms(qkv.reshape(*qkv.shape[:-1], r + 2, d_k), keep=-2)
                 norms = [of_each[:, :r].max(axis=1), of_each[:, r], of_each[:, r + 1]]
         else:
-            given = zip(self._separate, inputs, "qkv", strict=True)
-            q, k, v = (_apply(part, job, tokens, workspace, name) for part, tokens, name in given)
+            buffers = Buffer.QUERIES, Buffer.KEYS, Buffer.VALUES
+            q, k, v = map(partial(_apply, job, workspace), self._separate, inputs, buffers)
         q = q.reshape(*q.shape[:-1], r, d_k).swapaxes(2, 3)
         return Projected(q, k, v, norms or [max_norms(x) for x in (q, k, v)])
 
@@ -117,7 +118,9 @@ class Projections:
             workspace = Workspace(output.dtype)
 
             def work(some: slice) -> None:
-                written = np.matmul(concat_heads[some], self._W_o, out=workspace("output", *output[some].shape))
+                written = np.matmul(
+                    concat_heads[some], self._W_o, out=workspace(Buffer.OUTPUT, *output[some].shape)
+                )
                 np.add(written, b_o, out=output[some])
 
             return work
@@ -128,14 +131,14 @@ class Projections:
 
 @np.errstate(over="ignore", invalid="ignore")  # masked positions may hold NaN
 def _apply(
-    part: tuple[Array, Array | None], job: Job, tokens: Array, workspace: Workspace | None, name: str
+    job: Job, workspace: Workspace | None, part: tuple[Array, Array | None], tokens: Array, buffer: Buffer
 ) -> Array:
     """Multiply the tokens of a job by the matrices of its heads: (g, b, n, columns of one)."""
     (W, b), (groups, entries) = part, job
     x = tokens.reshape(-1, *tokens.shape[-2:])[entries]
     rows, columns = x.reshape(-1, x.shape[-1]), W[:, groups].reshape(len(W), -1)
     shape = len(rows), columns.shape[1]
-    projected = np.empty(shape, x.dtype) if workspace is None else workspace(name, *shape)
+    projected = np.empty(shape, x.dtype) if workspace is None else workspace(buffer, *shape)
     np.matmul(rows, columns, out=projected)
     if b is not None:
         projected += b[groups].reshape(-1)

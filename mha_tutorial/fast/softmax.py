@@ -9,7 +9,7 @@ from numpy import ndarray as Array
 
 from ..reference import row
 from .tiles import KeyTile, Tile
-from .workspace import Workspace
+from .workspace import Buffer, Workspace
 
 MAX_SCORE = 45.0  # in size: exponentials lie between 2^-65 and 2^65
 MAX_NORMS_OF_VALUES = 2.0**-36, 2.0**36  # products of values with these, and their sums, are normal numbers
@@ -156,7 +156,10 @@ def unshifted_attention(
     if not kv_tiles:
         heads[...] = 0
         return
-    weighted, total = workspace("weighted", *q.shape[:-1], v.shape[-1]), workspace("total", *q.shape[:-1], 1)
+    weighted, total = (
+        workspace(Buffer.WEIGHTED, *q.shape[:-1], v.shape[-1]),
+        workspace(Buffer.TOTAL, *q.shape[:-1], 1),
+    )
     # Heads that share keys, one below the other: their queries are rows of one product.
     stacked, stacked_total = (x.reshape(*q.shape[:2], -1, x.shape[-1]) for x in (weighted, total))
     for number, tile in enumerate(kv_tiles):
@@ -166,8 +169,8 @@ def unshifted_attention(
             np.matmul(exponentials, ones, out=stacked_total)  # faster than exponentials.sum(axis=-1)
             np.matmul(exponentials, values, out=stacked)
         else:
-            stacked_total += np.matmul(exponentials, ones, out=workspace("more total", *stacked_total.shape))
-            stacked += np.matmul(exponentials, values, out=workspace("more weighted", *stacked.shape))
+            stacked_total += np.matmul(exponentials, ones, out=workspace(Buffer.MORE_TOTAL, *stacked_total.shape))
+            stacked += np.matmul(exponentials, values, out=workspace(Buffer.MORE_WEIGHTED, *stacked.shape))
     total[total == 0] = 1  # of a query that sees nothing
     np.divide(weighted, total, out=heads)  # p d_v quotients, not p m
 
@@ -176,7 +179,7 @@ def tile_exponentials(q: Array, k: Array, tile: KeyTile, exponential: Callable, 
     """The exponentials (g, b, r p, q) of the scores of a tile, zero where a key is hidden."""
     keys = k[..., tile.keys, :]
     queries = q.reshape(*q.shape[:2], -1, q.shape[-1])
-    scores = np.matmul(queries, keys.mT, out=workspace("scores", *queries.shape[:-1], keys.shape[-2]))
+    scores = np.matmul(queries, keys.mT, out=workspace(Buffer.SCORES, *queries.shape[:-1], keys.shape[-2]))
     exponentials = exponential(scores, out=scores)
     if tile.visible is not None:
         partial = exponentials.reshape(*q.shape[:-1], -1)[..., tile.partial]
@@ -197,7 +200,7 @@ def unshifted_softmax(q: Array, k: Array, tile: Tile, exponential: Callable, wor
             some = by_head[..., start + partial.start : start + partial.stop]
             np.multiply(some, visible, out=some)
     ones = workspace.ones(attention.shape[-1])
-    total = np.matmul(attention, ones, out=workspace("total", *attention.shape[:-1], 1))
+    total = np.matmul(attention, ones, out=workspace(Buffer.TOTAL, *attention.shape[:-1], 1))
     total[total == 0] = 1  # of a query that sees nothing
     attention /= total
     return attention
