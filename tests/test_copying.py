@@ -1,11 +1,14 @@
 """The task of the chapter on training: its texts, a short training, heads that start alike, and the record."""
 
+import itertools
 import math
+import statistics
 from collections import defaultdict
 
 import pytest
 import torch
 
+from mha_tutorial import results
 from mha_tutorial.examples import copying
 
 B, N, VOCABULARY, LEAST, MOST = 13, 23, 19, 3, 11
@@ -158,3 +161,86 @@ def test_enlarged_scores_saturate_the_softmax():
     torch.testing.assert_close(larger, 16 * scores)
     # sixteen times as large, scores that were about one spread by more than ten: a softmax of one winner
     assert copying.look(large).entropy.max() < 0.5 < 2 < copying.look(model).entropy.min()
+
+
+# --- what the chapter says of the record --------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def measured():
+    return results.read("training")["measured"]
+
+
+def test_record_two_layers_learn_from_every_seed_and_one_from_none(measured):
+    two, one = measured["layers"]["two"], measured["layers"]["one"]
+    assert min(two["final accuracy"]) > 0.99
+    assert max(one["final accuracy"]) < 0.2
+    assert len(two["learned at"]) == 10
+    assert all(100 < step <= 200 for step in two["learned at"])
+    assert two["seconds of one"] < 60
+
+
+def test_record_both_heads_form_together_and_induction_is_never_the_later(measured):
+    half = measured["layers"]["two"]["half of the last score at"]
+    pairs = zip(half["previous token"], half["induction"], strict=True)
+    assert all(0 <= previous - induction <= 20 for previous, induction in pairs)
+
+
+def test_record_layers_of_heads_are_missed_from_every_seed_and_single_heads_more_or_less(measured):
+    without = measured["layers"]["two"]["without"]
+    assert max(without["first layer"]) < max(measured["layers"]["one"]["final accuracy"])
+    assert max(without["second layer"]) < 0.1
+    for head in ("the previous-token head", "the induction head"):
+        assert max(without[head]) - min(without[head]) > 0.3
+
+
+def test_record_one_layer_does_not_learn_with_more_steps_or_numbers(measured):
+    assert len(measured["controls"]) == 2
+    assert all(max(accuracy) < 0.25 for accuracy in measured["controls"].values())
+
+
+def test_record_at_one_distance_position_is_enough_and_nothing_else_is_learned(measured):
+    two, one = measured["one-distance"]["two"], measured["one-distance"]["one"]
+    assert min(two["there"]) > 0.99
+    assert min(one["there"]) > 0.8
+    chance = sum((32 - d) / d for d in range(5, 16)) / sum(32 - d for d in range(5, 16))
+    assert max(two["elsewhere"] + one["elsewhere"]) < chance
+
+
+def test_record_new_distances_are_copied_at_if_they_are_not_much_larger(measured):
+    unseen = measured["layers"]["two"]["unseen distances"]
+    assert min(unseen["16 to 20"]) > 0.95 > max(unseen["21 to 31"])
+
+
+def test_record_with_equally_many_parameters_one_head_is_fastest(measured):
+    of_heads = measured["heads"]
+    assert len({found["parameters"] for found in of_heads.values()}) == 1
+    steps = [[step or math.inf for step in of_heads[h]["learned at"]] for h in ("1", "2", "4", "8")]
+    for fewer, more in itertools.pairwise(steps):
+        assert statistics.median(fewer) < statistics.median(more)
+
+
+def test_record_equal_heads_stay_equal_and_learn_later(measured):
+    equal = measured["equal-heads"]
+    assert max(equal["difference"]) < 1e-3
+    pairs = zip(equal["learned at"], measured["heads"]["4"]["learned at"], strict=True)
+    assert all(alike > free for alike, free in pairs)
+
+
+def test_record_too_large_a_rate_collapses_attention_and_a_smaller_one_does_not_mend_it(measured):
+    plain, normalised = measured["rates"]["plain"], measured["rates"]["normalised"]
+    for rate in ("0.01", "0.03"):
+        assert min(plain[rate]["accuracy"] + normalised[rate]["accuracy"]) > 0.9
+    assert max(plain["0.1"]["accuracy"]) < 0.15
+    assert max(plain["0.1"]["entropy"]) < 0.1 < 1 < min(normalised["0.1"]["entropy"])
+    assert max(normalised["0.1"]["accuracy"]) < 0.25  # the norm keeps attention alive, and no more
+    assert max(measured["after-a-collapse"]["later"]["accuracy"]) < 0.3
+
+
+def test_record_large_scores_at_the_start_spoil_the_training_and_less_so_if_they_are_normalised(measured):
+    plain, normalised = measured["scales"]["plain"], measured["scales"]["normalised"]
+    assert min(plain["1"]["accuracy"]) > 0.99
+    assert max(plain["2"]["accuracy"]) < 0.5
+    assert max(plain["4"]["accuracy"] + plain["4"]["entropy"]) < 0.2
+    assert len({tuple(found["entropy at the start"]) for found in normalised.values()}) == 1
+    assert [accuracy > 0.9 for accuracy in normalised["4"]["accuracy"]].count(True) == 2
