@@ -29,6 +29,7 @@ SUBJECTS = {
     "block": "the block",
     "decoding": "decoding",
     "generation": "generation",
+    "field-guide": "finding faults",
     "layouts": "layouts",
 }
 
