@@ -662,3 +662,36 @@ def test_fingerprints_are_filled_where_a_property_is_broken(ax):
     filled = [patch.get_xy() for patch in ax.patches if patch.get_facecolor()[:3] != (1, 1, 1)]
     assert filled == [(0, 0), (1, 0), (1, 1), (2, 1)]
     assert [text.get_text() for text in ax.get_yticklabels()] == ["one", "two", "three"]
+
+
+def test_all_heads_are_small_pictures_in_their_places(ax, rng):
+    attention = rng.random((3, 2, 5, 5))
+    figures.draw_all_heads(attention, ax)
+    drawn = np.ma.filled(ax.images[0].get_array(), np.nan).reshape(2, 6, 3, 6)
+    for layer, head in np.ndindex(3, 2):
+        cells = drawn[head, :, layer]
+        assert np.array_equal(np.nan_to_num(cells[:5, :5]), np.tril(attention[layer, head]))
+        assert np.isnan(cells[5]).all()
+        assert np.isnan(cells[:, 5]).all()
+    assert ax.images[0].get_clim() == (0, 1)
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["0", "1"]
+
+
+def test_scores_of_heads_are_maps_of_layers_and_heads(rng):
+    axes = plt.figure().subplots(2)
+    scores = {"induction": rng.random((7, 5)), "first token": rng.random((7, 5))}
+    figures.draw_head_scores(scores, axes)
+    for ax, (name, of_heads) in zip(axes, scores.items(), strict=True):
+        assert np.array_equal(ax.images[0].get_array(), of_heads.T)
+        assert (ax.get_title(), ax.images[0].get_clim()) == (name, (0, 1))
+    assert [tick.get_text() for tick in axes[1].get_xticklabels()] == ["0", "5"]
+    plt.close("all")
+
+
+def test_sets_are_points_in_rows_beside_the_whole_model(ax):
+    figures.draw_sets({"one": np.array([5.0]), "random": np.array([3.0, 4.0, 3.5])}, 2.5, ax)
+    points = [collection.get_offsets() for collection in ax.collections]
+    assert [row[:, 0].tolist() for row in points] == [[5.0], [3.0, 4.0, 3.5]]
+    assert [set(np.round(row[:, 1])) for row in points] == [{0.0}, {1.0}]
+    assert ax.lines[0].get_xdata() == [2.5, 2.5]
+    assert texts(ax) == ["all heads"]

@@ -86,6 +86,7 @@ def test_an_induction_decoy_that_looks_back_by_a_fixed_distance_fails_at_another
     assert min(found["planted"]) == 1
 
 
+@pytest.mark.equation("eq-induction-score")
 def test_the_induction_score_is_what_is_given_behind_earlier_occurrences(rng):
     ids = rng.integers(5, size=N)  # tokens that occur often, some in pairs
     attention = rng.dirichlet(np.ones(N), size=(H, N))
@@ -185,6 +186,7 @@ def test_the_contribution_of_a_planted_head_has_a_known_norm(ids):
     close(norms[layer, :, head], 3 * trace.layers[layer].heads[:, head].norm(dim=-1))
 
 
+@pytest.mark.equation("eq-logit-attribution", "eq-logit-attribution-row")
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("against", [None, 3])
 def test_contributions_to_a_logit_add_up_to_it(bias, against, ids):
@@ -294,13 +296,15 @@ def test_half_an_ablation_mixes_a_head_with_its_replacement(model, ids):
     close(found.heads, expected.heads)  # the trace shows what was computed
 
 
+@pytest.mark.equation("eq-sensitivity")
 @pytest.mark.parametrize("to_mean", [False, True])
 def test_sensitivity_agrees_with_ablation_by_a_small_amount(to_mean, model, ids):
     def loss(logits):
         return cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
 
     to = heads.mean_heads(model, ids) if to_mean else None
-    found, step = heads.sensitivity(model, ids, loss, to), 1e-5
+    with torch.no_grad():  # it asks for gradients itself
+        found, step = heads.sensitivity(model, ids, loss, to), 1e-5
     assert found.shape == (LAYERS, H)
     assert not found.requires_grad
     for layer, head in EVERY:
@@ -362,6 +366,7 @@ def test_heads_whose_queries_are_normalised_have_no_qk_circuit():
         heads.qk(decoder(norm_heads=True), 0, 0)
 
 
+@pytest.mark.equation("eq-copying")
 @torch.no_grad()
 def test_copying_is_read_off_the_eigenvalues_of_the_matrix_between_tokens(model):
     found = heads.copying(model)

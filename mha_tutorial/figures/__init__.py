@@ -30,9 +30,11 @@ from .positions import draw_heat, draw_turns  # noqa: E402
 from .style import head_color  # noqa: E402
 from .tensors import draw_backward, draw_flow, draw_mask_axes, draw_memory, draw_packed, draw_shapes, draw_visible  # noqa: E402
 from .torch import draw_modules, draw_pairs, draw_ranges, draw_strips  # noqa: E402
+from .trained import draw_all_heads, draw_head_scores, draw_sets  # noqa: E402
 from .training import draw_bands, draw_patterns  # noqa: E402
 
 __all__ = [
+    "draw_all_heads",
     "draw_attention",
     "draw_backward",
     "draw_bands",
@@ -47,6 +49,7 @@ __all__ = [
     "draw_fingerprints",
     "draw_flow",
     "draw_growth",
+    "draw_head_scores",
     "draw_heat",
     "draw_hull",
     "draw_layer",
@@ -67,6 +70,7 @@ __all__ = [
     "draw_ring",
     "draw_roofline",
     "draw_running_maximum",
+    "draw_sets",
     "draw_shapes",
     "draw_shards",
     "draw_sharing",

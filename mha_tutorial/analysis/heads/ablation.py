@@ -120,7 +120,7 @@ def sensitivity(
 ) -> Float[Tensor, "layers h"]:
     """Estimate from one pass back how a measure of the logits changes without each head.
 
-    It is the first term of a series: the change per unit of the head that is taken away.
+    Computes :eq:`eq-sensitivity`, the first term of a series: the change per unit of the head that is taken away.
     An ablation takes all of it. So it is exact for small parts, and a ranking to begin with for whole heads.
 
     Parameters
@@ -142,7 +142,7 @@ def sensitivity(
     weight = model.output.weight
     gates = torch.ones(model.config.layers, model.config.h, device=weight.device, dtype=weight.dtype)
     gates.requires_grad_()
-    with gated(model, gates, to), torch.enable_grad():
+    with torch.enable_grad(), gated(model, gates, to):
         (gradient,) = torch.autograd.grad(measure(model(ids)), gates)
     return -gradient
 

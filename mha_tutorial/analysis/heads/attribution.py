@@ -59,8 +59,9 @@ def logit_attribution(
 ) -> Attribution:
     """Divide the logit of a token among all that was added to the stream.
 
-    The logits are a linear function of the stream but for the scale of the last norm, which is kept as it was in
-    the pass: what a part did to the scale, and what later parts made of it, is not counted as its own.
+    Computes :eq:`eq-logit-attribution-row`; with everything transposed it is :eq:`eq-logit-attribution`. The
+    logits are a linear function of the stream but for the scale of the last norm, which is kept as it was in the
+    pass: what a part did to the scale, and what later parts made of it, is not counted as its own.
 
     Parameters
     ----------

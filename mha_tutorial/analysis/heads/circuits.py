@@ -69,7 +69,7 @@ def qk(model: Decoder, layer: int, head: int, distance: int = 0) -> Float[Tensor
 def copying(model: Decoder) -> Float[Tensor, "layers h"]:
     """Say of each head whether what it writes raises the logit of the token it looks at: from -1 to 1.
 
-    It is read off the eigenvalues of the matrix that leads from every token of the vocabulary to the logits of all,
+    Computes :eq:`eq-copying` of the matrix that leads from every token of the vocabulary to the logits of all,
     straight through the head: around 0 of a head that does neither, 1 where all tokens raise themselves in sum and
     in every combination. Tokens are read as they are embedded, without what earlier blocks have made of them, and
     without the scales of both norms.

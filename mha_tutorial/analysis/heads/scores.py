@@ -64,7 +64,7 @@ def duplicate_token(attention: Float[Array, "*h n n"], ids: Int[Array, " n"]) ->
 def induction(attention: Float[Array, "*h n n"], ids: Int[Array, " n"]) -> Float[Array, "*h"]:
     """Average what a token that has occurred before gives to the tokens behind its earlier occurrences.
 
-    A token that has just occurred, as in *a a*, is itself behind its occurrence,
+    Computes :eq:`eq-induction-score`. A token that has just occurred, as in *a a*, is itself behind its occurrence,
     and what it gives to itself does not count. On a text that repeats at one distance, a head that always looks
     that far back has the score of an induction head: take texts that repeat at several distances, and the smallest
     of their scores.
