@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from mha_tutorial import models, results
 from mha_tutorial.analysis import heads
 from mha_tutorial.models import Config, Decoder
 
@@ -390,3 +391,55 @@ def test_a_planted_head_that_copies_is_told_from_one_that_suppresses():
         attention.W_o.weight[:, head * D_K : (head + 1) * D_K] = sign * W_v.T
         model.norm.weight.fill_(1.0)  # then W_v E' E W_v' is symmetric, with no negative eigenvalue
         assert heads.copying(model)[layer, head] == pytest.approx(sign)
+
+
+# --- the trained model --------------------------------------------------------------------------------------------
+
+NAMED = {  # what the chapter calls them, and their scores on 32 random tokens and the same again
+    "previous token": {(16, 0): 0.90, (11, 1): 0.84, (2, 1): 0.72, (1, 2): 0.72, (19, 3): 0.69},
+    "duplicate token": {(14, 3): 0.72, (8, 0): 0.65},
+    "induction": {(18, 6): 0.89, (17, 4): 0.65, (17, 3): 0.63, (17, 5): 0.61},
+    "first token": {(18, 8): 1.00, (23, 6): 0.97},
+}
+
+
+@pytest.fixture(scope="module")
+def trained(model_file):
+    return models.load(model_file)
+
+
+def copies(seed):
+    once = torch.randint(1000, 40_000, (1, 32), generator=torch.Generator().manual_seed(seed))
+    return torch.cat([once, once], dim=1)
+
+
+def second_copy(model, ids):
+    with torch.no_grad():
+        return cross_entropy(model(ids)[0, 32:-1], ids[0, 33:]).item()
+
+
+def test_named_heads_of_the_trained_model_have_their_scores(trained):
+    ids = copies(0)
+    with torch.no_grad():
+        attention = trained.trace(ids).attention[:, 0].numpy()
+    scores = heads.table(attention, ids[0].numpy())
+    for name, of_heads in NAMED.items():
+        order = np.argsort(-scores[name], axis=None)[: len(of_heads)]
+        assert {divmod(int(i), 9) for i in order} == set(of_heads)
+        for head, score in of_heads.items():
+            assert scores[name][head] == pytest.approx(score, abs=0.006)
+
+
+def test_recorded_ablations_of_the_trained_model_are_found_again(trained):
+    record = results.read("heads")["measured"]
+    repeats = record["repeats"]
+    top = [tuple(head) for head in record["induction heads"]["heads"]]
+    ids = copies(0)
+    assert second_copy(trained, ids) == pytest.approx(repeats["all heads"]["second"][0], abs=2e-3)
+    for some, expected in {
+        ((18, 6),): repeats["without one"]["18, 6"][0],
+        tuple(top[:6]): repeats["best"]["6"]["second"][0],
+        tuple(map(tuple, repeats["six anywhere"][3]["heads"])): repeats["six anywhere"][3]["second"][0],
+    }.items():
+        with heads.ablated(trained, some):
+            assert second_copy(trained, ids) == pytest.approx(expected, abs=2e-3)
