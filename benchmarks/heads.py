@@ -5,7 +5,7 @@
 
 Texts are of two kinds: 32 random tokens and the same again, where only the first copy can tell what comes in the
 second, and plain paragraphs. Heads are chosen on some texts and switched off on others. Nothing is timed, but it
-takes a quarter of an hour. Writes mha_tutorial/results/heads.json.
+takes some minutes. Writes mha_tutorial/results/heads.json.
 """
 
 import argparse
@@ -19,8 +19,8 @@ from torch.nn.functional import cross_entropy
 from mha_tutorial import models
 from mha_tutorial.analysis import heads
 
-LENGTH, COPIES, SETS = 32, 4, 10
-COUNTS = (1, 3, 6, 12, 20, 40, 80, 135, 200, 270)
+LENGTH, COPIES, SETS = 32, 2, 10
+COUNTS = (6, 20, 40, 80, 135, 200, 270)
 CHOOSING = (
     "My grandmother kept bees behind the house. Every morning in May she put on her grey coat, lit a little "
     "straw in a tin, and walked slowly down to the hives. The smoke made them calm, she said, but I always "
@@ -39,11 +39,6 @@ MEASURING = (
     "since the cabin is small and the wind on deck is cold even in June. On the other side there is one shop, "
     "one church, and a road that goes around the whole island. You can walk it in three hours and be back before "
     "the last boat leaves.",
-    "Iron rusts when it meets water and air at the same time. In a dry desert a nail stays bright for years, and "
-    "at the bottom of a deep lake, where there is hardly any oxygen, old ships are found almost unharmed. Salt "
-    "makes it worse: it lets the current flow that carries the metal away. That is why cars rust in towns near "
-    "the sea, and why bridges are painted again and again. Zinc helps too, because it is eaten first and so "
-    "protects the iron below.",
 )
 
 Head = tuple[int, int]
@@ -52,16 +47,17 @@ Head = tuple[int, int]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.parse_args()
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)
     model = models.load()
     repeated = torch.cat([copies(seed) for seed in range(COPIES)])
     measured = {"induction heads": induction_heads(model)}
     top = [tuple(head) for head in measured["induction heads"]["heads"]]
     with torch.no_grad():
         measured["repeats"] = repeats(model, repeated, top)
+        print(measured)
         measured["growing"] = growing(model, rows(model, CHOOSING), rows(model, MEASURING))
     versions = {"torch": torch.__version__}
-    print(harness.save("heads", measured, versions, threads=2, model=models.path().name, length=LENGTH))
+    print(harness.save("heads", measured, versions, threads=1, model=models.path().name, length=LENGTH))
 
 
 def copies(seed: int, length: int = LENGTH) -> torch.Tensor:
@@ -120,19 +116,19 @@ def without(model: models.Decoder, ids: torch.Tensor, some: Iterable[Head], to=N
 def repeats(model: models.Decoder, ids: torch.Tensor, top: list[Head]) -> dict:
     """What the second copy costs without each head alone, without the best, and without random ones."""
     every = [(layer, head) for layer in range(model.config.layers) for head in range(model.config.h)]
-    means = heads.mean_heads(model, torch.cat([copies(seed) for seed in range(200, 208)]))
+    means = heads.mean_heads(model, torch.cat([copies(seed) for seed in range(200, 204)]))
     rest = [head for head in every if head not in top]
     rng = np.random.default_rng(0)
     anywhere = [[every[i] for i in rng.choice(len(every), 6, replace=False)] for _ in range(SETS)]
     beside = [[beside_of(head, rest, rng) for head in top[:6]] for _ in range(SETS)]
     return {
         "all heads": of_copies(model, ids),
-        "without one": {f"{i}, {j}": without(model, ids, [(i, j)])["second"] for i, j in every},
-        "best": {str(count): without(model, ids, top[:count]) for count in (1, 3, 6, 12, 20)},
-        "best at their means": {str(count): without(model, ids, top[:count], means) for count in (1, 3, 6, 12, 20)},
+        "best": {str(count): without(model, ids, top[:count]) for count in (1, 3, 6, 12)},
+        "best at their means": {str(count): without(model, ids, top[:count], means) for count in (1, 3, 6, 12)},
         "six anywhere": [{"heads": some, **without(model, ids, some)} for some in anywhere],
-        "six of the same layers": [{"heads": some, **without(model, ids, some)} for some in beside],
         "six anywhere at their means": [{"heads": some, **without(model, ids, some, means)} for some in anywhere],
+        "six of the same layers": [{"heads": some, **without(model, ids, some)} for some in beside],
+        "without one": {f"{i}, {j}": without(model, ids[:1], [(i, j)])["second"][0] for i, j in every},
     }
 
 
@@ -143,30 +139,28 @@ def beside_of(head: Head, rest: list[Head], rng: np.random.Generator) -> Head:
 
 
 def growing(model: models.Decoder, choosing: torch.Tensor, measuring: torch.Tensor) -> dict:
-    """The loss on plain texts without more and more heads: in random orders, and the least needed first."""
+    """The loss on a plain text without more and more heads: in random orders, and the least sensitive first."""
 
-    def plain(ids: torch.Tensor, some: Iterable[Head], to=None) -> float:
+    def plain(some: Iterable[Head], to=None) -> float:
         with heads.ablated(model, some, to):
-            return round(losses(model, ids).mean().item(), 3)
+            return round(losses(model, measuring).mean().item(), 3)
+
+    def loss(logits: torch.Tensor) -> torch.Tensor:
+        return cross_entropy(logits[:, :-1].flatten(0, 1), choosing[:, 1:].flatten())
 
     means = heads.mean_heads(model, choosing)
-    every = [(layer, head) for layer in range(model.config.layers) for head in range(model.config.h)]
-    alone = np.array([plain(choosing, [head]) for head in every]).reshape(model.config.layers, -1)
-    least_first = ranked(-alone)
+    least = ranked(-heads.sensitivity(model, choosing, loss).abs().numpy())
+    least_at_means = ranked(-heads.sensitivity(model, choosing, loss, means).abs().numpy())
     rng = np.random.default_rng(1)
-    orders = [[every[i] for i in rng.permutation(len(every))] for _ in range(SETS)]
-    late = [sorted(order, key=lambda head: head[0] < 3) for order in orders]  # the first layers last
+    orders = [[least[i] for i in rng.permutation(len(least))] for _ in range(SETS)]
     return {
         "counts": COUNTS,
-        "all heads": plain(measuring, []),
-        "least needed first": [plain(measuring, least_first[:count]) for count in COUNTS],
-        "least needed first, at their means": [plain(measuring, least_first[:count], means) for count in COUNTS],
-        "random": [[plain(measuring, order[:count]) for count in COUNTS] for order in orders],
-        "random, first three layers last": [
-            [plain(measuring, order[:count]) for count in COUNTS] for order in late
-        ],
-        "without one": {f"{i}, {j}": float(alone[i, j]) for i, j in every},
-        "order": least_first,
+        "all heads": plain([]),
+        "least needed first": [plain(least[:count]) for count in COUNTS],
+        "least needed first, at their means": [plain(least_at_means[:count], means) for count in COUNTS],
+        "random": [[plain(order[:count]) for count in COUNTS] for order in orders],
+        "random, at their means": [[plain(order[:count], means) for count in COUNTS] for order in orders],
+        "order": least,
     }
 
 

@@ -437,7 +437,7 @@ def test_recorded_ablations_of_the_trained_model_are_found_again(trained):
     ids = copies(0)
     assert second_copy(trained, ids) == pytest.approx(repeats["all heads"]["second"][0], abs=2e-3)
     for some, expected in {
-        ((18, 6),): repeats["without one"]["18, 6"][0],
+        ((18, 6),): repeats["without one"]["18, 6"],
         tuple(top[:6]): repeats["best"]["6"]["second"][0],
         tuple(map(tuple, repeats["six anywhere"][3]["heads"])): repeats["six anywhere"][3]["second"][0],
     }.items():
