@@ -443,3 +443,36 @@ def test_recorded_ablations_of_the_trained_model_are_found_again(trained):
     }.items():
         with heads.ablated(trained, some):
             assert second_copy(trained, ids) == pytest.approx(expected, abs=2e-3)
+
+
+def test_without_the_previous_token_head_before_them_induction_heads_lose_their_scores(trained):
+    ids, found = copies(0), {}
+    for source in ((16, 0), (11, 1)):
+        with torch.no_grad(), heads.ablated(trained, [source]):
+            attention = trained.trace(ids).attention[:, 0].numpy()
+        found[source] = heads.induction(attention, ids[0].numpy())
+    assert found[16, 0][17].max() < 0.05
+    assert found[16, 0][18, 6] == pytest.approx(0.22, abs=0.01)
+    assert found[11, 1][17, 4] == pytest.approx(0.65, abs=0.01)
+
+
+def test_what_the_chapter_says_of_recorded_ablations():
+    record = results.read("heads")["measured"]
+    repeats, growing = record["repeats"], record["growing"]
+    alone = sorted(repeats["without one"].items(), key=lambda item: -item[1])
+    assert [head for head, _ in alone].index("18, 6") == 6
+    assert tuple(record["induction heads"]["heads"][0]) == (18, 6)
+
+    def rise(entry):
+        return np.mean(np.subtract(entry["second"], repeats["all heads"]["second"]))
+
+    six = rise(repeats["best"]["6"])
+    assert six == pytest.approx(7.7, abs=0.05)
+    assert rise(repeats["best at their means"]["6"]) == pytest.approx(6.3, abs=0.05)
+    anywhere = sorted(map(rise, repeats["six anywhere"]))
+    assert anywhere[-3] < 1 < anywhere[-2] < anywhere[-1] < six
+    assert len(anywhere) == len(repeats["six of the same layers"]) == 10
+    assert max(map(rise, repeats["six of the same layers"])) < 0.6
+    assert growing["all heads"] == pytest.approx(3.72, abs=0.005)
+    zero, mean = growing["least needed first"][-1], growing["least needed first, at their means"][-1]
+    assert (zero, mean) == (pytest.approx(10.4, abs=0.05), pytest.approx(5.8, abs=0.05))
