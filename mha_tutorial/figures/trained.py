@@ -73,7 +73,7 @@ def _count(set_ticks, count: int, width: int, middle: float, step: int = 5) -> N
 
 
 def draw_sets(sets: dict[str, Array], level: float, ax: Axes, name: str = "all heads") -> Axes:
-    """Draw what each of several sets of heads costs, a point in the row of its kind, and a line where none is missing.
+    """Draw what sets of heads cost, each a point in the row of its kind, and a line where no head is missing.
 
     Parameters
     ----------
