@@ -70,6 +70,8 @@ BY_HAND = {  # each worked out without the package
     "generation: temperature": Fraction(9, 10),
     "generation: top-p": Fraction(5, 8),
     "generation: work": 50 * 100 + 99 * 100 // 2,
+    "training: places": 32 - 12,
+    "training: scores": 9,
     "field-guide: ones": Fraction(3, 8),
     "field-guide: groups": 1,
     "layouts: row": 32 + 2 * 8 + 3,

@@ -29,6 +29,7 @@ SUBJECTS = {
     "block": "the block",
     "decoding": "decoding",
     "generation": "generation",
+    "training": "training",
     "field-guide": "finding faults",
     "layouts": "layouts",
 }

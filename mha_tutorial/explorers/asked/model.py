@@ -50,6 +50,22 @@ def feed_forward(d_hidden: int) -> int:
     ]
 
 
+def places(distance: int) -> int:
+    """At how many of 32 places of a text that repeats at that distance there is something to predict."""
+    import torch
+
+    from ...examples import copying
+
+    texts = copying.draw(torch.Generator().manual_seed(0), b=1, n=32, distances=(distance, distance))
+    return int((texts.targets != copying.UNKNOWN).sum())
+
+
+def enlarged(queries: int, keys: int) -> float:
+    """How many times as large a score is if queries and keys are so many times as large."""
+    one = np.ones((1, 2))
+    return float((row.dot_product(queries * one, keys * one) / row.dot_product(one, one))[0, 0])
+
+
 POSITIONS = {
     "turned": Number(
         "A query (1, 2) and a key (3, 0) are turned by a quarter of a circle for each position, as by hand in this "
@@ -316,4 +332,82 @@ GENERATION = {
     ),
 }
 
-ASKED = {"positions": POSITIONS, "block": BLOCK, "decoding": DECODING, "generation": GENERATION}
+TRAINING = {
+    "places": Number(
+        "A text of 32 tokens repeats at the distance 12. At how many of its places is there a target, a token "
+        "that can be foreseen?",
+        lambda: places(12),
+        "At the first 12 a token occurs for the first time. At the other 20 it has occurred, and what followed is"
+        " known.",
+        [
+            Slip(lambda: 32, "Where a token occurs for the first time, nobody can know what comes next."),
+            Slip(lambda: 32 - places(12), "Those are the places that the loss leaves out."),
+            Slip(lambda: places(13), "The last place counts, too: its target is the token after the text."),
+        ],
+    ),
+    "one-layer": Choice(
+        "In a model of one layer, what does the key of a token not know, which copying at any distance would need?",
+        [
+            wrong("Which token it is", "Its vector is made from that token's embedding, and from nothing else."),
+            wrong("Where it stands", "Rotary positions are in queries and keys from the first layer on."),
+            right(
+                "Which token stands before it", "That takes a layer below, with a head that looks one token back."
+            ),
+            wrong("How far it is from the query", "That is what a rotary score depends on."),
+        ],
+    ),
+    "scores": Number(
+        "The matrices of queries and of keys are both drawn three times as large. How many times as large are the"
+        " scores?",
+        lambda: enlarged(3, 3),
+        "A score is a product of the two.",
+        [
+            Slip(lambda: enlarged(3, 1), "That would be so if only one of the two were larger."),
+            Slip(lambda: 3 + 3, "The factors are multiplied, not added."),
+            Slip(lambda: enlarged(9, 9), "Queries and keys are three times as large each, not nine times."),
+        ],
+    ),
+    "collapsed": Choice(
+        "After fifty steps the loss is that of guessing, and the entropy of every head is near zero. What helps?",
+        [
+            right(
+                "To begin again, at a smaller rate",
+                "Attention has collapsed. A saturated softmax has next to no gradient that could bring it back.",
+            ),
+            wrong(
+                "To go on at a smaller rate",
+                "The chapter tried that: the rate that works from the start comes too late.",
+            ),
+            wrong(
+                "To go on for more steps",
+                "Where every query gives all its weight to one key, hardly any gradient comes through.",
+            ),
+            wrong(
+                "To do nothing: low entropy means that heads have found their tokens",
+                "A head that does its work can have a low entropy. All heads, early, with that loss, cannot.",
+            ),
+        ],
+    ),
+    "removed": Choice(
+        "A model is right everywhere. Without head (1, 0) it still is, without (1, 1) in 9 of 10 places, without "
+        "both nowhere. What follows for (1, 0)?",
+        [
+            wrong("It does nothing", "Then the model without both would be as good as the one without (1, 1)."),
+            right(
+                "What it does, (1, 1) can do for it", "Either is enough, or nearly. Only both together are missed."
+            ),
+            wrong("It does more than (1, 1)", "If anything less: without it, nothing was missed."),
+            wrong(
+                "It is the previous-token head", "That follows from where it looks, and not from what is missed."
+            ),
+        ],
+    ),
+}
+
+ASKED = {
+    "positions": POSITIONS,
+    "block": BLOCK,
+    "decoding": DECODING,
+    "generation": GENERATION,
+    "training": TRAINING,
+}
