@@ -29,6 +29,7 @@ SUBJECTS = {
     "block": "the block",
     "decoding": "decoding",
     "generation": "generation",
+    "real-heads": "heads of a trained model",
     "training": "training",
     "field-guide": "finding faults",
     "layouts": "layouts",

@@ -66,6 +66,16 @@ def enlarged(queries: int, keys: int) -> float:
     return float((row.dot_product(queries * one, keys * one) / row.dot_product(one, one))[0, 0])
 
 
+def repeated(score: str) -> float:
+    """A score of the head whose weights the question on A B C A B gives."""
+    from ...analysis.heads import scores
+
+    attention = np.zeros((5, 5))
+    attention[3, :4] = 0.1, 0.6, 0.2, 0.1
+    attention[4] = 0.0, 0.3, 0.5, 0.1, 0.1
+    return float(getattr(scores, score)(attention, np.array([0, 1, 2, 0, 1])))
+
+
 POSITIONS = {
     "turned": Number(
         "A query (1, 2) and a key (3, 0) are turned by a quarter of a circle for each position, as by hand in this "
@@ -277,6 +287,71 @@ DECODING = {
     ),
 }
 
+REAL_HEADS = {
+    "induction": Number(
+        "The tokens are A B C A B. A head gives 0.1, 0.6, 0.2, 0.1 from the second A, and 0, 0.3, 0.5, 0.1, 0.1 "
+        "from the second B. What is its induction score?",
+        lambda: repeated("induction"),
+        "Behind the first A stands B, which gets 0.6, and behind the first B stands C, which gets 0.5. The mean "
+        "of both.",
+        [
+            Slip(
+                lambda: repeated("duplicate_token"),
+                "That is what they give to their own earlier occurrences: the score of a duplicate-token head.",
+            ),
+            Slip(lambda: 0.6 + 0.5, "Added, and not averaged over the two queries."),
+            Slip(lambda: (0.2 + 0.1) / 2, "That is what they give to the token just before themselves."),
+        ],
+        digits=2,
+    ),
+    "looks": Choice(
+        "At the last token, a head gives 0.9 of its weight to the right name. What follows from that alone?",
+        [
+            wrong(
+                "It raises the logit of that name",
+                "It may lower it. What it adds depends on its values and on its block of W^O.",
+            ),
+            wrong(
+                "Without it, the answer would be another one",
+                "To know what is missing without a head, switch it off. Others may do the same work.",
+            ),
+            wrong(
+                "It is a name-mover head",
+                "Such a head looks at the name *and* writes it. This one has only been seen to look.",
+            ),
+            right(
+                "Nine tenths of its average are the value of that name",
+                "That is what a weight is. What becomes of the average is another question.",
+            ),
+        ],
+    ),
+    "ahead": Choice(
+        "A causal model reads *… because it was too tired* and *… because it was too wide*. At which tokens do "
+        "the two passes have different vectors?",
+        [
+            wrong(
+                "At *it* and after it, since *it* means something else", "A token cannot see what comes after it."
+            ),
+            right(
+                "At the last token alone", "All tokens before it see the same in both sentences, at every depth."
+            ),
+            wrong("At all tokens, from the second layer on", "No layer lets a token see later ones, however deep."),
+            wrong("At no token before the output", "The last token is another one from the embedding on."),
+        ],
+    ),
+    "cuts": Number(
+        "Six sentences are divided into three and three by meaning, and the two groups differ more than in any "
+        "other such division. By chance that has a probability of one in how many?",
+        lambda: math.comb(6, 3) / 2,
+        "There are 20 ways to choose the first three, and each division is chosen twice.",
+        [
+            Slip(lambda: math.comb(6, 3), "Each division was counted twice, once for each of its groups."),
+            Slip(lambda: math.comb(8, 4) / 2, "That is for the eight sentences of the chapter."),
+            Slip(lambda: 2**6, "Groups of any size were counted. Here both have three."),
+        ],
+    ),
+}
+
 GENERATION = {
     "temperature": Number(
         "There are two tokens, with the logits ln 3 and 0. With which probability is the first one drawn at the "
@@ -409,5 +484,6 @@ ASKED = {
     "block": BLOCK,
     "decoding": DECODING,
     "generation": GENERATION,
+    "real-heads": REAL_HEADS,
     "training": TRAINING,
 }
