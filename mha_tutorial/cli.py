@@ -187,6 +187,9 @@ def _add_models(commands: Any, raw: dict[str, Any]) -> None:
     command.add_argument("text", metavar="TEXT", help="what the model reads, a sentence or two")
     command.add_argument("-o", "--output", metavar="PAGE", type=Path, required=True, help="the .html file to write")
     command.add_argument("--model", metavar="PATH", type=Path, help="a GGUF, or a Hugging Face folder")
+    command.add_argument(
+        "--switch-off", action="store_true", help="also tell what comes next without each head; takes a while"
+    )
     command.add_argument("--force", action="store_true", help="overwrite PAGE if it is there; a link is replaced")
     command.set_defaults(run=_heads)
 
@@ -238,7 +241,7 @@ def _heads(options: argparse.Namespace) -> None:
     from . import models
     from .explorers.heads import from_model
 
-    shown = from_model(models.load(options.model), options.text)
+    shown = from_model(models.load(options.model), options.text, switch_off=options.switch_off)
     shown.save(options.output, overwrite=options.force)
     print(f"{options.output}: {shown.title}, {len(shown.keys)} tokens; open it in a browser")
 

@@ -1,5 +1,7 @@
 """One of each explorer, small enough to be compared number by number."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from mha_tutorial.explorers import Flash, MaskBuilder, OutputProjection, Query, Scale, Shapes, heads
@@ -14,7 +16,16 @@ def some_heads(layers=3, h=5, contributions=True):
     exponentials = np.exp(3 * rng.normal(size=(layers, h, n, n))) * np.tri(n)
     attention = exponentials / exponentials.sum(axis=-1, keepdims=True)
     added = attention * rng.uniform(0.1, 9.0, size=(layers, h, 1, n))
-    return heads.view(list(attention), WORDS, list(added) if contributions else None)
+    shown = heads.view(list(attention), WORDS, list(added) if contributions else None)
+    return replace(shown, following=some_following(rng, layers, h) if contributions else None)
+
+
+def some_following(rng, layers, h):
+    """Three likely words with all heads, and three of others, in another order, without each."""
+    words = np.array([" bank", " river", "<i>", " money", "  "])
+    shares = -np.sort(-rng.uniform(0.0, 0.3, size=(layers, h, 3)))
+    without = [[rng.permutation(words)[:3].tolist() for _ in range(h)] for _ in range(layers)]
+    return heads.Following(words[:3].tolist(), [0.4, 0.2, 0.1], without, shares.tolist())
 
 
 def some_projection():

@@ -315,6 +315,9 @@ class Letters:
     def encode(self, text):
         return [ord(letter) - ord("a") for letter in text]
 
+    def decode(self, ids):
+        return "".join(chr(ord("a") + i) for i in ids)
+
     def tokens(self, text):
         return list(text)
 
@@ -339,6 +342,44 @@ def test_heads_of_a_decoder_and_what_they_write(model):
         torch.testing.assert_close(terms.sum(dim=1), trace.layers[layer].heads[0, head] @ W_o)
         expected = terms.norm(dim=-1).detach().double().numpy()
         np.testing.assert_allclose(shown.contributions[index], expected, rtol=1e-5, atol=1e-6 * expected.max())
+
+
+def test_what_comes_next_without_a_head_is_what_the_model_without_it_says(model):
+    following = heads.from_model(model, "tested", switch_off=True).following
+    ids = torch.tensor([Letters().encode("tested")])
+    assert heads.from_model(model, "tested").following is None
+
+    def expected(other):
+        shares, found = other(ids)[0, -1].softmax(dim=-1).topk(5)
+        return [Letters().decode([i]) for i in found.tolist()], shares.tolist()
+
+    words, shares = expected(model)
+    assert following.words == words
+    np.testing.assert_allclose(following.shares, shares, rtol=1e-4)
+    changed = set()
+    for layer, head in np.ndindex(2, 6):
+        words, shares = expected(model.without([(layer, head)]))
+        assert following.words_without[layer][head] == words
+        np.testing.assert_allclose(following.shares_without[layer][head], shares, rtol=1e-4)
+        changed.add(tuple(shares))
+    assert len(changed) == 12
+
+
+def test_what_comes_next_is_in_the_page_with_and_without_a_script(model):
+    shown = heads.from_model(model, "tested", switch_off=True)
+    following, numbers = shown.following, numbers_of(shown.html())["following"]
+    rows = re.findall(r"<tr><th scope=row>(all heads|without[^<]*)((?:<td>[^<\n]*)*)", shown.still())
+    given = [("all heads", following.words, following.shares, numbers["all"])]
+    for layer, head in np.ndindex(2, 6):
+        of_head = (
+            part[layer][head] for part in (following.words_without, following.shares_without, numbers["without"])
+        )
+        given.append((f"without layer {layer}, head {head}", *of_head))
+    for (name, words, shares, pairs), (row, cells) in zip(given, rows, strict=True):
+        assert row == name
+        assert cells.split("<td>")[1:] == [f"{w} {100 * s:.0f}" for w, s in zip(words, shares, strict=True)]
+        assert [numbers["words"][word] for word, _ in pairs] == words
+        np.testing.assert_allclose([share for _, share in pairs], 1000 * np.array(shares), atol=0.51)
 
 
 def test_a_decoder_needs_a_text_that_fits(model):
@@ -368,6 +409,9 @@ def test_the_command_writes_a_page(folder, model, capsys):
     assert capsys.readouterr().out == "page.html: 12 heads at one text, 6 tokens; open it in a browser\n"
     assert (folder.path / "page.html").read_text(encoding="utf-8") == heads.from_model(model, "tested").page()
     assert [str(path) for path in folder.asked] == ["a.gguf"]
+    assert cli.main(["heads", "tested", "-o", "more.html", "--switch-off"]) == 0
+    expected = heads.from_model(model, "tested", switch_off=True).page()
+    assert (folder.path / "more.html").read_text(encoding="utf-8") == expected
 
 
 def test_the_command_overwrites_only_if_it_is_told_to(folder, capsys):

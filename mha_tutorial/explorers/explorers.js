@@ -289,7 +289,7 @@
   // --- heads ----------------------------------------------------------------------------------------------------
 
   kinds.heads = (states, say, line) => {
-    const { queries, keys, weights, contributions } = states;
+    const { queries, keys, weights, contributions, following } = states;
     const [layers, h, n, m] = [weights.length, weights[0].length, queries.length, keys.length];
     const at = { layer: 0, head: 0, query: n - 1, key: null, what: "weights" };
     const percent = (x) => `${Math.round((x ?? 0) / 10)}`;
@@ -335,6 +335,21 @@
     const asking = radios("Query:", queries.map((text, i) => [i, token(text)]), at.query, (i) => show({ query: i, key: null }), "ex-tokens");
     const same = queries.length === keys.length && queries.every((text, i) => text === keys[i]);
 
+    // what comes next, with all heads and without the one that is shown
+    const next = following && span(following.all.length).map(() => [make("td"), make("td")]);
+    const without = make("th", { scope: "col" });
+    const likely = ([word, share]) => `${token(following.words[word])} ${Math.round(share / 10)} %`;
+    const tell = () => {
+      without.textContent = `without layer ${at.layer}, head ${at.head}`;
+      next.forEach(([all, less], i) => {
+        all.textContent = likely(following.all[i]);
+        less.textContent = likely(following.without[at.layer][at.head][i]);
+      });
+    };
+    const list = following && make("table", {}, make("caption", {}, "What comes next"),
+      make("thead", {}, make("tr", {}, make("td"), make("th", { scope: "col" }, "all heads"), without)),
+      make("tbody", {}, ...next.map((cells, i) => make("tr", {}, make("th", { scope: "row" }, `${i + 1}`), ...cells))));
+
     const strongest = () => {
       const order = span(m).sort((a, b) => share(at.layer, at.head, at.query, b) - share(at.layer, at.head, at.query, a));
       return order.filter((key) => share(at.layer, at.head, at.query, key) > 0).slice(0, 3);
@@ -366,6 +381,7 @@
         item.classList.add("ex-shade");
         item.style.setProperty("--w", share(at.layer, at.head, at.query, j).toFixed(3));
       });
+      if (following) tell();
       if (!quiet) say(sentence());
     };
     const goHead = rove(squares, (r, c) => show({ layer: r, head: c, key: null }));
@@ -384,7 +400,8 @@
       parts: [
         make("div", { class: "ex-controls" }, layer.box, head.box, ...(contributions ? [what.box] : [])),
         make("div", { class: "ex-two" }, all,
-          make("div", {}, asking.box, line, make("div", { class: "ex-scroll" }, table), make("p", { class: "ex-note" }, note))),
+          make("div", {}, asking.box, line, make("div", { class: "ex-scroll" }, table), make("p", { class: "ex-note" }, note),
+            ...(list ? [make("div", { class: "ex-scroll" }, list)] : []))),
       ],
       first: sentence(),
       recolour: paint,

@@ -1,9 +1,9 @@
 """The heads of a model at one text: all of them small, one large, token by token."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy import ndarray as Array
@@ -20,6 +20,50 @@ NO_WEIGHTS = (
 TRACED = "attention must be layers of shape (h, n, m) or (1, h, n, m), arrays or tensors"
 
 
+class Following(NamedTuple):
+    """The likeliest next tokens and their probabilities: with all heads, and without each head.
+
+    Attributes
+    ----------
+    words, shares
+        With all heads, the likeliest first.
+    words_without, shares_without
+        The same in nested lists, layer by layer and head by head.
+    """
+
+    words: list[str]
+    shares: list[float]
+    words_without: list[list[list[str]]]
+    shares_without: list[list[list[float]]]
+
+    def states(self) -> dict[str, Any]:
+        """For the script: each word once, and shares in thousandths."""
+        lists = [self.words, *(words for layer in self.words_without for words in layer)]
+        known = {word: i for i, word in enumerate(dict.fromkeys(word for words in lists for word in words))}
+
+        def pairs(words: list[str], shares: list[float]) -> list[list[int]]:
+            return [[known[word], round(1000 * share)] for word, share in zip(words, shares, strict=True)]
+
+        without = [list(map(pairs, *both)) for both in zip(self.words_without, self.shares_without, strict=True)]
+        return {"words": list(known), "all": pairs(self.words, self.shares), "without": without}
+
+    def still(self) -> str:
+        """A folded table with a row for all heads and one without each."""
+        rows = [("all heads", self.words, self.shares)]
+        for layer, both in enumerate(zip(self.words_without, self.shares_without, strict=True)):
+            for head, (words, shares) in enumerate(zip(*both, strict=True)):
+                rows += [(f"without layer {layer}, head {head}", words, shares)]
+        lines = "\n".join(
+            f"<tr><th scope=row>{name}"
+            + "".join(f"<td>{_label(word)} {100 * share:.0f}" for word, share in zip(words, shares, strict=True))
+            for name, words, shares in rows
+        )
+        return (
+            "<details><summary>What comes next, in percent, with all heads and without each</summary>\n"
+            f"<table>\n<tbody>\n{lines}\n</tbody></table></details>\n"
+        )
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Heads(Explorer):
     """The attention of every head of every layer at one text, to be looked at in a page; `view` makes one.
@@ -32,6 +76,8 @@ class Heads(Explorer):
         The texts of the tokens.
     contributions
         The length of what each key adds to each query through a head, of the same shape, or none.
+    following
+        What the model says comes next, with all heads and without each, or none.
     """
 
     kind: ClassVar[str] = "heads"
@@ -39,6 +85,7 @@ class Heads(Explorer):
     queries: list[str]
     keys: list[str]
     contributions: Array | None = None
+    following: "Following | None" = None
 
     @property
     def title(self) -> str:
@@ -52,10 +99,12 @@ class Heads(Explorer):
             "keys": self.keys,
             "weights": _nested(self.attention, lambda x: round(1000 * x)),
             "contributions": added,
+            **({} if self.following is None else {"following": self.following.states()}),
         }
 
     def still(self) -> str:
-        return f"{self._thumbnails()}\n{''.join(map(self._layer, range(len(self.attention))))}"
+        layers = "".join(map(self._layer, range(len(self.attention))))
+        return f"{self._thumbnails()}\n{layers}{'' if self.following is None else self.following.still()}"
 
     def _thumbnails(self) -> str:
         """All heads as one picture: a row for each layer, and in it the weights of each head as a small square."""
@@ -165,12 +214,21 @@ def view(attention: Any, tokens: Sequence[Any], contributions: Any = None) -> He
     return Heads(weights, queries, keys, added)
 
 
-def from_model(model: Any, text: str) -> Heads:
+def from_model(model: Any, text: str, switch_off: bool = False) -> Heads:
     """Show what every head of a `mha_tutorial.models.Decoder` attends to and contributes, at one text.
 
     A key's contribution to a query through a head is the length of ``A_ij v_j W_o``, with the weight ``A_ij``, the
     value ``v_j`` of the head and its rows of the output projection: what the head adds to the query's vector from
     that key. A large weight on a short vector contributes little.
+
+    Numbers are rounded, and those of a model in 32 bits may be rounded otherwise on another machine; load it with
+    ``dtype=torch.float64`` where a page has to be the same everywhere.
+
+    Parameters
+    ----------
+    switch_off
+        Whether to tell, too, what comes next without each of the heads. This runs the upper part of the model once
+        for each layer.
 
     Raises
     ------
@@ -191,7 +249,35 @@ def from_model(model: Any, text: str) -> Heads:
     with torch.no_grad():
         layers = model.trace(torch.tensor([ids], device=model.embedding.weight.device)).layers
         added = [_written(block.attention, steps) for block, steps in zip(model.blocks, layers, strict=True)]
-    return view([steps.attention for steps in layers], model.tokenizer.tokens(text), added)
+        following = (
+            _following(model, torch.tensor([ids], device=model.embedding.weight.device)) if switch_off else None
+        )
+    shown = view([steps.attention for steps in layers], model.tokenizer.tokens(text), added)
+    return replace(shown, following=following)
+
+
+def _following(model: Any, ids: Any, most: int = 5) -> Following:
+    """What comes next after a text, with all heads and without each."""
+    x, options = model._begin(ids, None, None, None)
+    blocks, found = list(model.blocks), []
+    for i, block in enumerate(blocks):
+        steps, after = block.trace(x, **options)
+        per_head = block.attention.W_o.weight.unflatten(1, (block.attention.h, -1)).movedim(1, 0)
+        written = (steps.heads[0].to(per_head.dtype) @ per_head.mT).to(x.dtype)  # (h, n, d_model)
+        changed = x + steps.output - written  # a text for each head that is left out
+        changed = changed + block.feed_forward(block.feed_forward_norm(changed))
+        for later in blocks[i + 1 :]:
+            changed = later(changed, **options)
+        found.append(_likeliest(model, changed[:, -1], most))
+        x = after
+    words, shares = _likeliest(model, x[:, -1], most)
+    return Following(words[0], shares[0], *map(list, zip(*found, strict=True)))
+
+
+def _likeliest(model: Any, last: Any, most: int) -> tuple[list[list[str]], list[list[float]]]:
+    """The likeliest tokens after each of some last tokens, and their probabilities."""
+    shares, ids = model.output(model.norm(last)).softmax(dim=-1).topk(most)
+    return [[model.tokenizer.decode([i]) for i in row] for row in ids.tolist()], shares.tolist()
 
 
 def _written(layer: Any, steps: Any) -> Any:

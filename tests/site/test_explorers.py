@@ -143,13 +143,34 @@ def test_heads_show_the_numbers_of_the_package(shown, what):
                 np.testing.assert_allclose(found, heads.contributions[layer, head], rtol=0.0051)
 
 
+def test_what_comes_next_is_told_with_all_heads_and_without_the_one_that_is_shown(shown):
+    heads = some_heads()
+    with shown(heads) as page:
+        table = page.locator(".explorer table").nth(1)
+        for layer, head in ((0, 0), (2, 3), (1, 4)):
+            square(page, layer, head).click()
+            assert table.locator("th").nth(1).inner_text() == f"without layer {layer}, head {head}"
+            following = heads.following
+            lists = [
+                (following.words, following.shares),
+                (following.words_without[layer][head], following.shares_without[layer][head]),
+            ]
+            for i, (words, shares) in enumerate(lists):
+                cells = [row.locator("td").nth(i).inner_text() for row in table.locator("tbody tr").all()]
+                assert [cell.rpartition(" ")[0].rpartition(" ")[0] for cell in cells] == [
+                    word.strip() or "␣" for word in words
+                ]
+                found = [float(cell.split()[-2]) for cell in cells]
+                np.testing.assert_allclose(found, 100 * np.array(shares), atol=0.56)
+
+
 def test_heads_are_chosen_by_mouse(shown):
     heads = some_heads()
     with shown(heads) as page:
         square(page, 2, 3).click()
         assert square(page, 2, 3).get_attribute("aria-selected") == "true"
         assert page.get_by_role("combobox", name="Layer").input_value() == "2"
-        assert page.locator("caption").inner_text() == "Layer 2, head 3: weights in percent"
+        assert page.locator("caption").first.inner_text() == "Layer 2, head 3: weights in percent"
         key = int(heads.attention[2, 3, 3].argmax())
         weight = 100 * heads.attention[2, 3, 3, key]
         assert said(page).startswith(
@@ -176,7 +197,7 @@ def test_heads_are_chosen_by_keyboard(shown):
         ):
             page.keyboard.press(key)
         assert page.evaluate("() => document.activeElement.getAttribute('aria-label')") == "layer 1, head 0"
-        assert page.locator("caption").inner_text().startswith("Layer 1, head 0")
+        assert page.locator("caption").first.inner_text().startswith("Layer 1, head 0")
         for _ in range(2):  # over the tokens, to the cells
             page.keyboard.press("Tab")
         page.keyboard.press("ArrowUp")
@@ -199,6 +220,7 @@ def test_heads_are_chosen_by_touch(shown):
 
 def test_without_contributions_there_is_nothing_to_choose(shown):
     with shown(some_heads(contributions=False)) as page:
+        assert page.locator(".explorer table").count() == 1
         assert page.get_by_role("radio", name="contribution").count() == 0
         assert page.locator("canvas").count() == 15
 
