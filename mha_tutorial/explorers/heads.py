@@ -85,7 +85,7 @@ class Heads(Explorer):
     queries: list[str]
     keys: list[str]
     contributions: Array | None = None
-    following: "Following | None" = None
+    following: Following | None = None
 
     @property
     def title(self) -> str:
