@@ -311,6 +311,20 @@ def test_extra_keys_alone_and_none(rng):
             assert_close(layer(x, visible=visible), layer.plain(x, visible=visible))
 
 
+@pytest.mark.parametrize("m", [1, 2, 23])
+@pytest.mark.parametrize("s", [0, 3])
+def test_a_bias_or_mask_for_all_keys_or_all_queries_alike(m, s, rng):
+    own = rng.normal(size=(2, s, D_K)), rng.normal(size=(2, s, D_V))
+    layer = FastMultiHeadAttention(
+        draw(rng, 6, 2, widths=(D_MODEL,) * 3), extra_keys=own if s else None, block=SMALL
+    )
+    x, memory = rng.normal(size=(5, D_MODEL)), rng.normal(size=(m, D_MODEL))
+    for shape in ((5, 1), (1, m), (5, m)):
+        bias, visible = rng.normal(size=shape), rng.random(shape) < 0.5
+        assert_close(layer(x, memory, bias=bias), layer.plain(x, memory, bias=bias))
+        assert_close(layer(x, memory, visible=visible), layer.plain(x, memory, visible=visible))
+
+
 @pytest.mark.parametrize("name", ["prepare", "extra_keys"])
 def test_no_way_back_through_what_is_not_known(name, rng):
     given = turned_by_head if name == "prepare" else (np.zeros((3, 1, D_K)), np.zeros((3, 1, D_V)))

@@ -9,6 +9,7 @@ import numpy as np
 from numpy import ndarray as Array
 
 from .._sizes import slices
+from ..layer import _for_all_keys
 from ..masks import Mask
 from .softmax import Scoring, safe_attention
 from .tiles import Tile, TileMask, group_heads, job_part
@@ -76,9 +77,7 @@ class Plan:
             return None
         n, m = self.bias.shape[-2:]
         everything = slice(None)
-        part = job_part(self.bias, *job)[..., queries if n > 1 else everything, keys if m > 1 else everything]
-        missing = keys.stop - keys.start - part.shape[-1] if m > 1 else 0  # extra keys get no bias
-        return np.concatenate([part, np.zeros((*part.shape[:-1], missing), part.dtype)], -1) if missing else part
+        return job_part(self.bias, *job)[..., queries if n > 1 else everything, keys if m > 1 else everything]
 
     def without_hidden(self, job: Job, q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
         """Copies with zeros for fully masked queries, and for the keys and values that no query sees."""
@@ -132,4 +131,6 @@ def make_plan(
     columns = [*slices(m, keys), *(slice(m + some.start, m + some.stop) for some in slices(extra, block.side))]
     jobs = list(product(slices(h_kv, at_once), slices(b, entries)))
     tiles = mask.tiles(rows, columns, block.factors)
+    if extra:  # to whose scores nothing is added
+        bias = _for_all_keys(bias, m, m + extra)
     return Plan(jobs, tiles, mask, None if bias is None else group_heads(bias, batch, h_kv), scoring, block, groups)
