@@ -95,7 +95,7 @@ def test_two_layers_learn_to_copy_and_one_does_not(trained):
     assert trained[1][1].accuracy < 0.3
 
 
-def test_a_previous_token_head_and_an_induction_head_form_in_this_order(trained):
+def test_a_previous_token_head_and_an_induction_head_form_each_in_its_layer(trained):
     _, last = trained[2]
     assert last.previous_token[0] > 0.5 > 2 * last.previous_token[1]
     assert last.induction[1] > 0.7 > 3 * last.induction[0]
@@ -186,6 +186,31 @@ def test_record_both_heads_form_together_and_induction_is_never_the_later(measur
     assert all(0 <= previous - induction <= 20 for previous, induction in pairs)
 
 
+def test_record_of_the_first_layer_one_head_is_missed_less_where_the_other_looks_back_too(measured):
+    two = measured["layers"]["two"]
+    smaller = [min(last["previous token"][0]) for last in two["last scores"]]
+    without = two["without"]["the previous-token head"]
+    shared = [score >= 0.45 for score in smaller]
+    assert shared.count(True) == 7
+    for score, accuracy, both in zip(smaller, without, shared, strict=True):
+        assert (accuracy > 0.5) if both else (score < 0.36 and accuracy < 0.35)
+
+
+def test_record_one_layer_gets_about_as_far_as_the_best_look_back(measured):
+    """Nine back is right at the distances 10 and 5; no other fixed look back is right as often."""
+    texts = copying.draw(torch.Generator().manual_seed(0), 4000)
+    known = texts.targets != copying.UNKNOWN
+    found = []
+    for back in range(copying.LENGTH):
+        said = texts.ids[:, : copying.LENGTH - back]
+        found.append(float((said == texts.targets[:, back:]).sum() / known.sum()))
+    assert max(range(copying.LENGTH), key=found.__getitem__) == 9
+    # 45 of 242 places; over 4000 texts the share of a distance varies by some 0.005
+    assert found[9] == pytest.approx(45 / 242, abs=0.02)
+    reached = itertools.chain(measured["layers"]["one"]["final accuracy"], *measured["controls"].values())
+    assert all(abs(accuracy - 45 / 242) < 0.025 for accuracy in reached)
+
+
 def test_record_layers_of_heads_are_missed_from_every_seed_and_single_heads_more_or_less(measured):
     without = measured["layers"]["two"]["without"]
     assert max(without["first layer"]) < max(measured["layers"]["one"]["final accuracy"])
@@ -212,12 +237,16 @@ def test_record_new_distances_are_copied_at_if_they_are_not_much_larger(measured
     assert min(unseen["16 to 20"]) > 0.95 > max(unseen["21 to 31"])
 
 
-def test_record_with_equally_many_parameters_one_head_is_fastest(measured):
+def test_record_with_equally_many_parameters_more_and_narrower_heads_learn_later(measured):
     of_heads = measured["heads"]
     assert len({found["parameters"] for found in of_heads.values()}) == 1
     steps = [[step or math.inf for step in of_heads[h]["learned at"]] for h in ("1", "2", "4", "8")]
     for fewer, more in itertools.pairwise(steps):
         assert statistics.median(fewer) < statistics.median(more)
+    one, two, four, eight = steps
+    assert max(one) > min(two)  # between one and two there is little
+    assert all(later > max(soon) for *soon, later in zip(one, two, four, strict=True))
+    assert all(later > latest for latest, later in zip(four, eight, strict=True))
 
 
 def test_record_equal_heads_stay_equal_and_learn_later(measured):
@@ -231,7 +260,7 @@ def test_record_too_large_a_rate_collapses_attention_and_a_smaller_one_does_not_
     plain, normalised = measured["rates"]["plain"], measured["rates"]["normalised"]
     for rate in ("0.01", "0.03"):
         assert min(plain[rate]["accuracy"] + normalised[rate]["accuracy"]) > 0.9
-    assert max(plain["0.1"]["accuracy"]) < 0.15
+    assert max(plain["0.1"]["accuracy"] + plain["0.3"]["accuracy"]) < 0.12  # the guess among the passage
     assert max(plain["0.1"]["entropy"]) < 0.1 < 1 < min(normalised["0.1"]["entropy"])
     assert max(normalised["0.1"]["accuracy"]) < 0.25  # the norm keeps attention alive, and no more
     assert max(measured["after-a-collapse"]["later"]["accuracy"]) < 0.3
@@ -241,6 +270,7 @@ def test_record_large_scores_at_the_start_spoil_the_training_and_less_so_if_they
     plain, normalised = measured["scales"]["plain"], measured["scales"]["normalised"]
     assert min(plain["1"]["accuracy"]) > 0.99
     assert max(plain["2"]["accuracy"]) < 0.5
+    assert min(plain["2"]["entropy"]) > max(plain["2"]["entropy at the start"])
     assert max(plain["4"]["accuracy"] + plain["4"]["entropy"]) < 0.2
     assert len({tuple(found["entropy at the start"]) for found in normalised.values()}) == 1
     assert [accuracy > 0.9 for accuracy in normalised["4"]["accuracy"]].count(True) == 2

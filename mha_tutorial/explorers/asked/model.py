@@ -447,15 +447,15 @@ TRAINING = {
         [
             right(
                 "To begin again, at a smaller rate",
-                "Attention has collapsed. A saturated softmax has next to no gradient that could bring it back.",
+                "Attention has collapsed, and a saturated softmax has next to no gradient that could widen it.",
             ),
             wrong(
                 "To go on at a smaller rate",
-                "The chapter tried that: the rate that works from the start comes too late.",
+                "The chapter tried that: three hundred steps at the rate that works from the start mended nothing.",
             ),
             wrong(
                 "To go on for more steps",
-                "Where every query gives all its weight to one key, hardly any gradient comes through.",
+                "Where a query gives all its weight to one key, hardly any gradient reaches queries and keys.",
             ),
             wrong(
                 "To do nothing: low entropy means that heads have found their tokens",
