@@ -175,6 +175,7 @@ def test_example_of_tensor_parallel_compares_one_rank_with_itself(joined, monkey
     """The program itself; with real ranks it runs in test_distributed."""
     backends = joined(rank=0, ranks=1)
     monkeypatch.delitem(sys.modules, example.__name__)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # runpy would leave code behind that checks signatures
     runpy.run_module(example.__name__, run_name="__main__")
     assert backends == ["gloo"]
     assert not distributed.is_initialized()
