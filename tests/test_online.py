@@ -7,7 +7,7 @@ from functools import reduce
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -281,7 +281,7 @@ def test_online_memory_of_many_tokens_is_a_fiftieth_of_their_scores(rng):
 
     A window leaves out most of the tiles, which is quicker; it does not change what a tile takes.
     """
-    n, d, visible = 16_384, 64, Window(4096) & Causal()
+    n, d, visible = 16_384, 64, Window(1024) & Causal()
     Q, K, V = rng.normal(size=(3, n, d))
     tracemalloc.start()
     try:
@@ -290,7 +290,7 @@ def test_online_memory_of_many_tokens_is_a_fiftieth_of_their_scores(rng):
     finally:
         tracemalloc.stop()
     assert peak - heads.nbytes - log_sums.nbytes <= n * n * Q.itemsize / 50
-    assert_close(heads[-1:], row.attention(Q[-1:], K[-4096:], V[-4096:]))
+    assert_close(heads[-1:], row.attention(Q[-1:], K[-1024:], V[-1024:]))
 
 
 # --- merging ----------------------------------------------------------------------------------------------------
@@ -343,6 +343,7 @@ some_part = st.tuples(arrays(float, (2, 3), elements=st.floats(-30, 30)), arrays
 
 @in_both_conventions
 @given(parts=st.tuples(some_part, some_part, some_part))
+@settings(deadline=None, max_examples=40)
 def test_merge_is_associative_and_commutative_to_rounding(convention, parts):
     """A log-sum of a thousand is rounded by 1e-13, and so are the weights that are made of it."""
     merge = convention.ref.merge

@@ -87,6 +87,8 @@ def repair_body(app, pagename, templatename, context, doctree):
     body = body.replace('role="doc-biblioentry"', 'role="listitem"')
     if pagename.endswith("/bibliography"):  # elsewhere entries stand in titles of links
         body = PREPRINT.sub(r'<a href="https://arxiv.org/abs/\1">arXiv:\1</a>', body)
+    if pagename == "_modules/index":  # modules of a package stand in a list that is no entry of the one around it
+        body = body.replace("<ul><li>", "<li>").replace("</ul>", "").replace("<li>", "<ul><li>", 1) + "</ul>"
     body = body.replace('<summary aria-label="Toggle hidden content">', "<summary>")  # its text says more
     sources = {name: source for source, name in app.builder.images.items()}
     context["body"] = IMAGE.sub(lambda match: sized(match, app, sources), body)
