@@ -407,7 +407,7 @@ def assert_equal(found, *expected):
 @pytest.mark.no_cover
 @pytest.mark.parametrize("kernel", BLOCKED)
 def test_one_graph_for_each_mask(kernel):
-    """Captured whole; run without making code of it, which takes long, and `online` without a graph of its way back."""
+    """Captured whole; run without making code of it, which takes long; `online` without a graph of its way back."""
     torch._dynamo.reset()
     layer, x = small(BLOCKED[kernel]), some_tokens(2, 5)
     compiled = torch.compile(layer, fullgraph=True, backend="eager" if kernel == "online" else "aot_eager")
