@@ -171,13 +171,28 @@ def _read_gguf(path: Path):
     import gguf
 
     try:
-        reader = gguf.GGUFReader(path)
+        reader = _quick_reader(gguf.GGUFReader)(path)
         fields = {name: field.contents() for name, field in reader.fields.items()}
     except Exception as error:  # whatever it stumbles over
         raise ValueError(f"{path} is corrupt or cut off: {error}") from error
     names = {entry.name for entry in reader.tensors}
     settings = configs.from_gguf(fields, tied="output.weight" not in names)
     return settings, _tensors_of_gguf(path, reader, settings, gguf.dequantize), tokenizer.from_gguf(fields)
+
+
+def _quick_reader(kind: type) -> type:
+    """The library's reader, on a plain array: each of 250,000 slices of a ``memmap`` takes three times as long."""
+
+    class Reader(kind):
+        @property
+        def data(self) -> np.ndarray:
+            return self._bytes
+
+        @data.setter
+        def data(self, mapped: np.memmap) -> None:
+            self._bytes = np.asarray(mapped)
+
+    return Reader
 
 
 def _tensors_of_gguf(
