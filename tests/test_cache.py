@@ -91,6 +91,7 @@ RULES = {
 }
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("sizes", CHUNKS.values(), ids=CHUNKS)
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("options", OPTIONS)
@@ -405,7 +406,8 @@ def test_cache_compiled_once_for_64_steps(room, prompt, rng):
 
     def counting_backend(graph, inputs):
         graphs.append(graph)
-        return torch._dynamo.lookup_backend("aot_eager")(graph, inputs)
+        backend = "aot_eager" if prompt == "none" else "eager"  # the slower one sees to what is written in place
+        return torch._dynamo.lookup_backend(backend)(graph, inputs)
 
     compiled = torch.compile(layer, fullgraph=True, backend=counting_backend)
     eager, cache = (KVCache.for_layer(layer, B, **room) for _ in range(2))

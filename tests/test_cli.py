@@ -81,6 +81,7 @@ def test_the_version(capsys):
 # --- convert ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_layout_there_and_back(layout, dtype, folder, rng, capsys):

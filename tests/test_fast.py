@@ -165,6 +165,7 @@ def test_either_convention_of_weights(rng):
     assert np.array_equal(FastMultiHeadAttention(weights)(x), FastMultiHeadAttention(weights.T)(x))
 
 
+@pytest.mark.no_cover
 @settings(deadline=None, max_examples=60)
 @given(data=st.data())
 def test_any_lengths_and_any_mask(data):
@@ -459,6 +460,7 @@ def done_again(monkeypatch):
     return calls
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("visible", masks_for(MANY, MORE).values(), ids=masks_for(MANY, MORE))
 @pytest.mark.parametrize("bias", [True, False])
 def test_gradients_with_every_mask(visible, bias, done_again, rng):
@@ -481,6 +483,7 @@ def test_gradients_of_shared_key_value_heads(h, h_kv, n, rng):
         assert_gradients_close(*both_ways(layer, inputs, visible))
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("batch", [(), (1,), (3,), (3, 2)])
 def test_gradients_with_any_batch_axes(batch, rng):
     layer, inputs = small(draw(rng)), tokens(rng, MANY, MORE, batch)
@@ -488,6 +491,7 @@ def test_gradients_with_any_batch_axes(batch, rng):
         assert_gradients_close(*both_ways(layer, inputs, visible))
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("visible", [None, Causal()])
 @pytest.mark.parametrize(("h", "h_kv"), GROUPS.values(), ids=GROUPS)
 def test_gradients_of_self_attention_and_of_a_memory(visible, h, h_kv, rng):
@@ -497,6 +501,7 @@ def test_gradients_of_self_attention_and_of_a_memory(visible, h, h_kv, rng):
         assert_gradients_close(*both_ways(layer, inputs, visible))
 
 
+@pytest.mark.no_cover
 @settings(deadline=None, max_examples=40)
 @given(data=st.data())
 def test_gradients_of_any_lengths_in_any_tiles(data):

@@ -30,6 +30,7 @@ def always_biased(layout):
 # --- there and back ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.no_cover
 @each_layout
 @given(
     seed=st.integers(0, 2**32 - 1),
@@ -76,6 +77,7 @@ def test_nothing_shares_memory_and_nothing_is_changed(layout, rng):
     assert_same(stored, before)
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("source", LAYOUTS)
 def test_every_layout_converts_into_every_other(source, rng):
     weights = ColumnWeights.random(rng, d_model=30, h=3)  # sizes that every library allows

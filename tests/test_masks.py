@@ -351,6 +351,7 @@ def test_a_tile_of_which_all_is_visible_or_hidden_is_one_answer():
     assert Window(7).tile(*past, 7, 7).tolist() == Window(7).tile(*future, 7, 7).tolist() == [[True]]
 
 
+@pytest.mark.no_cover
 @given(data=st.data(), b=st.integers(1, 3), n=st.integers(1, 6), m=st.integers(1, 6))
 @settings(deadline=None)
 def test_rules_of_any_kind_keep_the_laws(data, b, n, m):

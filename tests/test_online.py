@@ -117,6 +117,7 @@ def test_online_softmax_of_two_blocks_in_fractions(convention):
     assert_close(np.exp(log_sums), np.array([15.0]))
 
 
+@pytest.mark.no_cover
 @in_both_conventions
 @with_every_mask
 @pytest.mark.parametrize("block", BLOCKS)
@@ -126,6 +127,7 @@ def test_online_is_naive_attention_for_every_mask_and_block(convention, visible,
     )
 
 
+@pytest.mark.no_cover
 @in_both_conventions
 @pytest.mark.parametrize("visible", [None, Causal()], ids=["all", "causal"])
 def test_online_is_naive_attention_over_many_tokens(convention, visible, rng):
@@ -341,6 +343,7 @@ log_sum = st.one_of(st.floats(-1e3, 1e3), st.just(-np.inf))
 some_part = st.tuples(arrays(float, (2, 3), elements=st.floats(-30, 30)), arrays(float, 3, elements=log_sum))
 
 
+@pytest.mark.no_cover
 @in_both_conventions
 @given(parts=st.tuples(some_part, some_part, some_part))
 @settings(deadline=None, max_examples=40)
@@ -421,6 +424,7 @@ def kept_gradients(convention, d_heads, Q, K, V, visible=None, scale=None):
     return convention.lay(*gradients[:3])
 
 
+@pytest.mark.no_cover
 @pytest.mark.equation("eq-flash-backward", "eq-flash-backward-row")
 @in_both_conventions
 @with_every_mask

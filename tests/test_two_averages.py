@@ -71,6 +71,7 @@ def optimised_error(first, second, width, seed):
     return float(loss().detach())
 
 
+@pytest.mark.no_cover
 @pytest.mark.usefixtures("own_messages")
 @pytest.mark.equation("eq-one-head-error")
 @tasks
