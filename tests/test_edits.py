@@ -6,6 +6,8 @@ import edits
 import equations
 import pytest
 
+from mha_tutorial.examples import guide
+
 EDITS = edits.load()
 BROKEN = {name for edit in EDITS for name in edit["breaks"]}
 
@@ -20,6 +22,12 @@ def test_every_fault_has_an_edit(file):
     tree = ast.parse((equations.ROOT / "tests" / file).read_text(encoding="utf-8"))
     names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")}
     assert names <= BROKEN
+
+
+@pytest.mark.parametrize("case", guide.CASES, ids=lambda case: case.id)
+def test_every_case_of_the_guide_has_an_edit_that_puts_its_fault_in(case):
+    put_in = [edit["breaks"] for edit in EDITS if case.id in edit["what"].partition(":")[0].split(", ")]
+    assert any(case.test in names for names in put_in)
 
 
 @pytest.mark.parametrize("edit", EDITS, ids=[f"{number}" for number in range(len(EDITS))])

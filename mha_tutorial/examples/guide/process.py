@@ -146,7 +146,7 @@ CASES = (
         ("A distributed module was freed after its process group was destroyed, and waits for a thread."),
         ("Free first, destroy afterwards; and run such tests in a process of their own with a time limit."),
         (),
-        "test_distributed_data_parallel",
+        "test_what_never_ends_is_ended_and_says_where_it_stood",
         "",
         lambda: _says("`destroy_process_group()`, then the module's end", "a deadlock", "an end"),
     ),
