@@ -160,6 +160,9 @@ def _add_check(commands: Any, raw: dict[str, Any]) -> None:
     command.add_argument(
         "--d-model", type=int, metavar="D", help="the width of a layer's tokens, if it does not tell"
     )
+    command.add_argument(
+        "--weights", metavar="MODULE:NAME", help="a function that takes RowWeights or ColumnWeights from the layer"
+    )
     command.set_defaults(run=_check)
 
 
@@ -197,14 +200,8 @@ def _add_models(commands: Any, raw: dict[str, Any]) -> None:
 def _check(options: argparse.Namespace) -> None:
     from .check import check
 
-    module, _, name = options.function.partition(":")
-    if not name:
-        raise ValueError(f"{options.function} must be a module and a name in it, as models.attention:attend")
     sys.path.insert(0, os.getcwd())
-    try:
-        found = pkgutil.resolve_name(options.function)
-    except AttributeError as error:
-        raise ValueError(f"{module} has no {name}") from error
+    found = _named(options.function)
     found = found() if isinstance(found, type) else found
     report = check(
         found,
@@ -212,10 +209,22 @@ def _check(options: argparse.Namespace) -> None:
         "true-means-ignore" if options.ignore else "true-means-attend",
         causal=options.causal,
         d_model=options.d_model,
+        weights=None if options.weights is None else _named(options.weights),
     )
     print(report)
     if report.failures:
         raise SystemExit(1)
+
+
+def _named(place: str) -> Any:
+    """What ``module:name`` names."""
+    module, _, name = place.partition(":")
+    if not name:
+        raise ValueError(f"{place} must be a module and a name in it, as models.attention:attend")
+    try:
+        return pkgutil.resolve_name(place)
+    except AttributeError as error:
+        raise ValueError(f"{module} has no {name}") from error
 
 
 def _model_get(options: argparse.Namespace) -> None:

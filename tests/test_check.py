@@ -18,6 +18,7 @@ from mha_tutorial.check import FAULTS, PROPERTIES, adapters, check
 from mha_tutorial.check.imitations import IMITATIONS
 from mha_tutorial.check.problems import Problem, some_visible, triangle
 from mha_tutorial.check.steps import Setting, run
+from mha_tutorial.check.subject import UNKNOWN, weights_of
 from mha_tutorial.examples import faults, plain_numpy, plain_torch
 from mha_tutorial.positions import Pairs
 from mha_tutorial.positions.row import Rotary
@@ -97,6 +98,7 @@ MISSED = {  # the only ones where another fault is named first
 }
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("faulty", faults.FAULTY, ids=lambda faulty: f"{faulty.of}: {faulty.fault}")
 def test_the_right_fault_is_named_first(faulty):
     expected = MISSED.get((faulty.of, faulty.fault), faulty.fault)
@@ -119,6 +121,7 @@ def uncompiled_flex(monkeypatch):
     torch._dynamo.reset()
 
 
+@pytest.mark.no_cover
 def test_nothing_against_flex(uncompiled_flex):
     report = check(kernel(KERNELS["flex"]), m=5, n=5)
     assert not report.failures, report
@@ -162,8 +165,20 @@ def test_a_report_says_what_and_where_and_why():
     assert (finding.found, finding.right) == pytest.approx((1, 2**-0.5))
 
 
+class Unread(plain_torch.PackedLayer):
+    """A layer with a parameter more than its matrices, so that nobody knows these."""
+
+    def __init__(self):
+        super().__init__(15, 3)
+        self.gain = nn.Parameter(torch.ones(1))
+
+
 def test_a_report_lists_what_is_likely_once():
-    text = str(faults.report_of(next(f for f in faults.FAULTY if f.of == "packed layer" and f.fault)))
+    class Inverted(Unread):
+        def forward(self, x, visible=None):
+            return super().forward(x, None if visible is None else ~visible)
+
+    text = str(check(Inverted()))
     assert "  likely:\n    mask-inverted: the mask is read the other way" in text
     assert text.count("mask-ignored:") == 1
     assert "x (1, 2, 15)" in text
@@ -245,11 +260,11 @@ def test_words_are_checked(options, message):
 
 
 def test_masks_that_differ_are_given_one_by_one_to_a_layer_nobody_knows():
-    class FirstMask(plain_torch.PackedLayer):
+    class FirstMask(Unread):
         def forward(self, x, visible=None):
             return super().forward(x, visible[:1] if visible is not None and visible.ndim > 2 else visible)
 
-    report = check(FirstMask(15, 3))
+    report = check(FirstMask())
     assert report.faults[:2] == ["mask-head-order", "mask-of-first-sequence"]
 
 
@@ -378,22 +393,63 @@ def test_assert_attention_fails_with_the_report():
     assert_attention(unscaled, allow=names)
 
 
+class Wrapped(torch.nn.Module):
+    """A layer in a module with a parameter more, so that no layout fits it."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner, self.gain = inner, torch.nn.Parameter(torch.ones(1))
+
+    def forward(self, x, visible=None):
+        return self.inner(x, x, x, visible)
+
+
+def matrices(wrapped):
+    return weights_of(wrapped.inner)
+
+
+def test_what_other_matrices_would_make_up_for_is_seen_where_these_are_known():
+    wrapped = Wrapped(faults.broken(faults.find("scale-d-model", "layer"))["Layer"](d_model=15, h=3))
+    report = check(wrapped)
+    assert not report.failures
+    assert report.untested["the output is the formula's"] == UNKNOWN
+    assert "a wrong scale, or a wrong order of heads or of\ngroups, cannot be seen" in str(report)
+    report = check(wrapped, weights=matrices)
+    assert report.faults[0] == "scale-d-model"
+    assert "cannot be seen" not in str(report)
+
+
 def test_the_check_of_the_command_line(tmp_path, monkeypatch, capsys):
     source = (
         "import numpy as np\n"
+        "from mha_tutorial import layouts\n"
         "from mha_tutorial.examples import plain_numpy, plain_torch\n"
         "def attend(q, k, v, mask=None):\n"
         "    return plain_numpy.attention(q, k, v, None if mask is None else ~mask)\n"
         "class Layer(plain_torch.PackedLayer):\n"
         "    def __init__(self):\n"
         "        super().__init__(15, 3)\n"
+        "class Twice(Layer):\n"
+        "    def forward(self, x, visible=None):\n"
+        "        return 2 * super().forward(x, visible)\n"
+        "def matrices(layer):\n"
+        "    packed, last = layer.packed, layer.last\n"
+        "    stored = {'in_proj_weight': packed.weight, 'in_proj_bias': packed.bias}\n"
+        "    stored |= {'out_proj.weight': last.weight, 'out_proj.bias': last.bias}\n"
+        "    return layouts.load(stored, 'torch', layer.h)\n"
     )
     (tmp_path / "mine_to_check.py").write_text(source)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     assert cli.main(["check", "mine_to_check:attend", "--ignore"]) == 0
     assert capsys.readouterr().out.startswith("0 of 34 properties fail")
-    assert cli.main(["check", "mine_to_check:Layer"]) == 0
+    assert cli.main(["check", "mine_to_check:Layer", "--weights", "mine_to_check:matrices"]) == 0
+    assert "cannot be seen" not in capsys.readouterr().out
+    assert cli.main(["check", "mine_to_check:Twice"]) == 0  # its output projection could be twice as large
+    assert "cannot be seen" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="1"):
+        cli.main(["check", "mine_to_check:Twice", "--weights", "mine_to_check:matrices"])
+    assert "✗ one key gives its value" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="1"):
         cli.main(["check", "mine_to_check:attend"])
     assert "mask-inverted" in capsys.readouterr().out
@@ -468,3 +524,92 @@ def test_a_fault_that_nobody_has_is_not_found():
 def test_a_line_that_is_not_there_breaks_nothing():
     with pytest.raises(ValueError, match=re.escape("plain_numpy has no 'no such line'")):
         faults.broken(faults.Faulty("attention", "no such line", "", None))
+
+
+# --- matrices with names of their own -----------------------------------------------------------------------------
+
+
+class Own(nn.Module):
+    """A right layer, with names of its own, its three inputs in any order, in one matrix or in three."""
+
+    def __init__(self, order="qkv", fused=False, bias=True, d_model=30, h=6, h_kv=6):
+        super().__init__()
+        self.heads, self.order, self.fused, self.d = h, order, fused, d_model // h
+        self.rows = {"q": h * self.d, "k": h_kv * self.d, "v": h_kv * self.d}
+        if fused:
+            self.first = nn.Linear(d_model, sum(self.rows.values()), bias=bias)
+        else:
+            self.each = nn.ModuleList([nn.Linear(d_model, self.rows[name], bias=bias) for name in order])
+        self.last = nn.Linear(h * self.d, d_model, bias=bias)
+
+    def forward(self, x, visible=None):
+        parts = self.first(x).chunk(3, dim=-1) if self.fused else [one(x) for one in self.each]
+        split = {
+            name: y.unflatten(-1, (-1, self.d)).transpose(1, 2) for name, y in zip(self.order, parts, strict=True)
+        }
+        k, v = (self.shared(split[name]) for name in "kv")
+        scores = self.scores(split["q"], k)
+        if visible is not None:
+            scores = scores.masked_fill(~visible, -torch.inf)
+        return self.last((scores.softmax(dim=-1) @ v).transpose(1, 2).flatten(-2))
+
+    def shared(self, x):
+        return x.repeat_interleave(self.heads // x.shape[1], dim=1)
+
+    def scores(self, q, k):
+        return q @ k.mT / self.d**0.5
+
+
+class Strided(Own):
+    def shared(self, x):
+        return x.repeat(1, self.heads // x.shape[1], 1, 1)
+
+
+class ScaledByTheModel(Own):
+    def scores(self, q, k):
+        return q @ k.mT / (self.heads * self.d) ** 0.5
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("order", ["qkv", "kqv", "vkq"])
+def test_matrices_of_any_order_are_recognised_and_nothing_is_said_against_them(order, fused, bias):
+    report = check(Own(order, fused, bias))
+    assert not report.failures, report
+    assert "the output is the formula's" in report.held
+    names = {"q": "queries", "k": "keys", "v": "values"}
+    assert report.reading.endswith(", ".join(names[one] for one in order))
+    assert f"Its matrices were recognised: {report.reading}." in str(report)
+
+
+def test_matrices_of_shared_heads_are_recognised():
+    report = check(Own(h_kv=2))
+    assert not report.failures
+    assert report.reading == "layout 'mha-tutorial', queries, keys, values"
+
+
+@pytest.mark.parametrize(
+    ("made", "fault"), [(Strided(h_kv=3), "groups-strided"), (ScaledByTheModel(), "scale-d-model")]
+)
+def test_a_fault_is_named_though_nobody_says_which_matrix_is_which(made, fault):
+    report = check(made)
+    assert report.explained == [fault]
+    assert report.faults[0] == fault
+
+
+def test_matrices_that_no_reading_explains_stay_unknown():
+    class Odd(Own):
+        def scores(self, q, k):
+            return torch.tanh(q @ k.mT)
+
+    report = check(Odd())
+    assert not report.reading
+    assert not report.failures
+    assert "cannot be seen" in str(report)
+
+
+def test_a_function_for_the_matrices_that_fails_says_so():
+    with pytest.raises(
+        ValueError, match=r"weights= could not take the matrices: AttributeError: .* no attribute 'qkv'"
+    ):
+        check(Own(), weights=lambda layer: layer.qkv)

@@ -40,7 +40,7 @@ FAULTS = {
     "scale-d-model": Fault(
         "weights more even than they should be",
         "the scores are divided by the root of the model's width, sqrt(h * d_k)",
-        "f(q * h**0.5, k, v) is right",
+        "f(q * h**0.5, k, v) is right; of a layer: with W_q and b_q times h**0.5",
         SCORE,
     ),
     "scale-twice": Fault(
@@ -95,7 +95,7 @@ FAULTS = {
     "softmax-over-queries": Fault(
         "one query's result depends on the other queries",
         "the softmax runs over the queries, not over the keys",
-        "attention.sum(-1) is not 1, attention.sum(-2) is",
+        "attention.sum(-1) is not 1, attention.sum(-2) is; the code says dim=-2 or axis=-2",
         AVERAGE,
     ),
     "softmax-over-heads": Fault(
@@ -272,7 +272,7 @@ FAULTS = {
     "merge-without-transpose": Fault(
         "a token's output holds pieces of other tokens",
         "heads are joined by a reshape alone, without transpose(1, 2) before it",
-        "change one query: outputs of other tokens change",
+        "shuffle the tokens of x, without a mask: the outputs are not shuffled alike",
         SHAPES,
     ),
     "heads-innermost": Fault(
@@ -302,7 +302,7 @@ FAULTS = {
     "groups-strided": Fault(
         "right where every head has keys of its own",
         "query heads take turns with key-value heads: 0 1 0 1, not 0 0 1 1",
-        "repeat_interleave, not repeat or tile",
+        "the code says repeat or tile, not repeat_interleave",
         HEADS,
     ),
     "groups-first": Fault(

@@ -9,9 +9,15 @@ from numpy import ndarray as Array
 from .faults import FAULTS
 from .problems import Problem
 from .properties import Evidence
+from .subject import UNKNOWN
 
 WIDTH = 88
 FULL = 4  # failures shown in full, with the smallest input
+NOT_SEEN = (
+    "The layer's matrices are not known, so a wrong scale, or a wrong order of heads or of groups, cannot be seen: "
+    "with other matrices it would be right. Pass weights= (on the command line --weights), a function that takes "
+    "them from the layer; see practice/field-guide."
+)
 
 
 class Finding(NamedTuple):
@@ -73,6 +79,8 @@ class Report(NamedTuple):
         Those that could not be asked, each with the reason.
     explained
         Faults that give every number that was found: with one of these there is no guessing.
+    reading
+        How the matrices of a module with names of its own were read, if they were.
     """
 
     failures: list[Finding]
@@ -80,6 +88,7 @@ class Report(NamedTuple):
     held: list[str]
     untested: dict[str, str]
     explained: list[str]
+    reading: str = ""
 
     @property
     def faults(self) -> list[str]:
@@ -93,6 +102,11 @@ class Report(NamedTuple):
             f"{len(self.failures)} of {tested} properties fail, {len(self.remarks)} remarks, "
             f"{len(self.untested)} not tested"
         ]
+        unknown = [name for name, reason in self.untested.items() if reason == UNKNOWN]
+        if unknown:
+            parts.append(_wrapped(f"{NOT_SEEN} Not tested: {'; '.join(unknown)}.", 0))
+        if self.reading:
+            parts.append(f"Its matrices were recognised: {self.reading}.")
         if self.explained:
             parts.append("One fault explains every number:\n" + _described(self.explained[0]))
         named: set[str] = set(self.explained)

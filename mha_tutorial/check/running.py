@@ -7,6 +7,7 @@ import numpy as np
 from numpy import ndarray as Array
 
 from .adapters import adapter_of
+from .guessing import readings
 from .imitations import explain
 from .problems import Problem, Sizes, triangle
 from .properties import PROPERTIES, Evidence, Options, Property, close
@@ -64,8 +65,9 @@ def check(
         What it does to queries and keys before they meet, as `mha_tutorial.positions.row.Rotary`.
     weights
         The matrices of a layer, `RowWeights` or `ColumnWeights`, or a function that takes them from a module.
-        Those of a module in a layout of `mha_tutorial.layouts` are found. Without them a layer is tested for what
-        holds of any matrices.
+        Those of a module in a layout of `mha_tutorial.layouts` are found by their names, and those of one with
+        other names by trying, where one way to read them gives its outputs, or a single fault does. Without them a
+        layer is tested for what holds of any matrices.
     d_model
         The width of a layer's tokens, if it does not tell.
     step
@@ -122,7 +124,8 @@ def check(
         function, setting, *_ = _understood(against, setting._replace(weights=None), None, width, True)
         other = Subject(function, setting, subject.sizes, layer=layer, column=common["column"], visible=visible)
     with one_thread():
-        return _tested(subject, Options(step, compiled, with_weights, other))
+        subject, how = (subject, "") if subject.known or other is not None else _recognised(subject)
+        return _tested(subject, Options(step, compiled, with_weights, other))._replace(reading=how)
 
 
 def _check_words(convention: str, visible: str, causal: bool | str) -> None:
@@ -144,7 +147,7 @@ def _understood(
         layer = any(True for _ in fn.parameters())
         given = weights is not None and not callable(weights)
         fn = redrawn(fn, fresh=not kept and not given) if layer else fn.eval()
-        found = weights if given else (weights or weights_of)(fn)
+        found = weights if given else _taken(weights or weights_of, fn)
     else:
         found = getattr(fn, "weights", None) if weights is None else weights
         layer = found is not None or d_model is not None
@@ -155,6 +158,33 @@ def _understood(
     if layer and width is None:
         raise ValueError("the width of the layer's tokens is not known: pass d_model=")
     return fn, setting, layer, width
+
+
+def _taken(weights: Callable[..., Any], module: Any) -> Any:
+    try:
+        return weights(module)
+    except Exception as error:  # of the caller's own function
+        raise ValueError(f"weights= could not take the matrices: {type(error).__name__}: {error}") from error
+
+
+def _recognised(subject: Subject) -> tuple[Subject, str]:
+    """The subject with the matrices of its module, and how these were read, if one reading explains its outputs.
+
+    One under which all is right comes first, in whatever order queries, keys and values were made; then one under
+    which a single fault gives every number.
+    """
+    if not is_module(subject.function):
+        return subject, ""
+    found = [(one.how, subject.knowing(one.weights), one.usual) for one in readings(subject.function)]
+    problem = subject.problem()
+    output = _output(subject, problem)
+    for how, known, _ in found:
+        if output is not None and close(known.right(problem), output):
+            return known, how
+    for how, known, usual in found:
+        if usual and _explained(known, Options()):
+            return known, how
+    return subject, ""
 
 
 def _tested(subject: Subject, options: Options) -> Report:

@@ -19,6 +19,7 @@ from .steps import Setting, run
 
 MASKS = ("visible", "mask", "attn_mask", "attention_mask", "keep")
 HEADS = ("h", "num_heads", "n_head", "n_heads", "num_attention_heads", "heads")
+UNKNOWN = "the layer's matrices are not known: pass weights="
 WIDTHS = ("d_model", "embed_dim", "hidden_size", "dim", "n_embd")
 
 
@@ -110,6 +111,12 @@ class Subject:
         other.call = self.call._replace(mask=signature(function)[1])
         return other
 
+    def knowing(self, weights: RowWeights) -> "Subject":
+        """The same function, of which the matrices are known."""
+        other = copy.copy(self)
+        other.setting = self.setting._replace(weights=weights)
+        return other
+
     def tokens(self, problem: Problem, call: Call | None = None) -> list[Any]:
         """Queries, keys and values as the function takes them, or one array for all three."""
         call = self.call if call is None else call
@@ -151,7 +158,7 @@ class Subject:
     def right(self, problem: Problem) -> Array:
         """The right result."""
         if not self.known:
-            raise UntestableError("the layer's matrices are not known: pass weights=")
+            raise UntestableError(UNKNOWN)
         with np.errstate(all="ignore"):
             return run(problem, self.setting)
 
@@ -302,10 +309,10 @@ def weights_of(module: Any) -> RowWeights | None:
             found.append(as_rows(layouts.load(module, match.layout, h, prefix=match.prefix)))
         except (ValueError, TypeError):  # what it calls heads are not these
             return None
-    return found[0] if found and all(_same(found[0], other) for other in found) else None
+    return found[0] if found and all(same_weights(found[0], other) for other in found) else None
 
 
-def _same(one: RowWeights, other: RowWeights) -> bool:
+def same_weights(one: RowWeights, other: RowWeights) -> bool:
     """Whether two records hold the same numbers: names that fit two layouts may be read in one way."""
     arrays, others = one.arrays(), other.arrays()
     return arrays.keys() == others.keys() and all(np.array_equal(arrays[name], others[name]) for name in arrays)

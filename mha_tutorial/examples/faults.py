@@ -197,7 +197,7 @@ FAULTY = (
     Faulty("packed layer", "softmax(dim=-1)", "softmax(dim=-2)", "softmax-over-queries"),
     Faulty("packed layer", "softmax(dim=-1)", "softmax(dim=0)", "softmax-over-batch"),
     Faulty("packed layer", "softmax(dim=-1)", "exp()", "softmax-not-normalised"),
-    Faulty("packed layer", "* self.d**-0.5", "", None),
+    Faulty("packed layer", "* self.d**-0.5", "", "scale-missing"),
     Faulty("tensors", OPENING, INNER.format(swap="transpose(0, 2)"), "batch-first"),
     Faulty("tensors", OPENING, INNER.format(swap="transpose(1, 2)"), "heads-and-tokens-exchanged"),
     # projections
