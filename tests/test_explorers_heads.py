@@ -382,6 +382,31 @@ def test_what_comes_next_is_in_the_page_with_and_without_a_script(model):
         np.testing.assert_allclose([share for _, share in pairs], 1000 * np.array(shares), atol=0.51)
 
 
+def test_some_of_the_layers_keep_their_numbers(model):
+    whole = heads.from_model(model, "tested", switch_off=True)
+    upper = heads.from_model(model, "tested", switch_off=True, layers=[1])
+    assert upper.title == "6 heads at one text"
+    for given in ("attention", "contributions"):
+        np.testing.assert_array_equal(getattr(upper, given), getattr(whole, given)[1:])
+    assert upper.following.words == whole.following.words
+    assert upper.following.words_without == whole.following.words_without[1:]
+    assert upper.following.shares_without == whole.following.shares_without[1:]
+    assert "layers" not in numbers_of(whole.html())
+    assert numbers_of(upper.html())["layers"] == [1]
+    assert re.findall(r"<summary>(Layer \d+)", upper.still()) == ["Layer 1"]
+    without = re.findall(r"<th scope=row>(without[^<]*)", upper.still())
+    assert without == [f"without layer 1, head {head}" for head in range(6)]
+    turned = heads.from_model(model, "tested", switch_off=True, layers=(1, 0))
+    np.testing.assert_array_equal(turned.attention, whole.attention[::-1])
+    assert turned.following.shares_without == whole.following.shares_without[::-1]
+
+
+@pytest.mark.parametrize("layers", [[], [2], (0, -1)])
+def test_layers_that_a_decoder_does_not_have_are_refused(model, layers):
+    with pytest.raises(ValueError, match="the layers of this model are 0 to 1, got layers="):
+        heads.from_model(model, "tested", layers=layers)
+
+
 def test_a_decoder_needs_a_text_that_fits(model):
     with pytest.raises(ValueError, match="the text is empty; attention needs one token or more"):
         heads.from_model(model, "")

@@ -6,6 +6,7 @@ from itertools import groupby
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+from jaxtyping import Float
 from numpy import ndarray as Array
 
 from .base import Explorer, escape
@@ -47,10 +48,10 @@ class Following(NamedTuple):
         without = [list(map(pairs, *both)) for both in zip(self.words_without, self.shares_without, strict=True)]
         return {"words": list(known), "all": pairs(self.words, self.shares), "without": without}
 
-    def still(self) -> str:
-        """A folded table with a row for all heads and one without each."""
+    def still(self, layers: Sequence[int]) -> str:
+        """A folded table with a row for all heads and one without each; the layers are called by these numbers."""
         rows = [("all heads", self.words, self.shares)]
-        for layer, both in enumerate(zip(self.words_without, self.shares_without, strict=True)):
+        for layer, both in zip(layers, zip(self.words_without, self.shares_without, strict=True), strict=True):
             for head, (words, shares) in enumerate(zip(*both, strict=True)):
                 rows += [(f"without layer {layer}, head {head}", words, shares)]
         lines = "\n".join(
@@ -78,6 +79,8 @@ class Heads(Explorer):
         The length of what each key adds to each query through a head, of the same shape, or none.
     following
         What the model says comes next, with all heads and without each, or none.
+    layers
+        The numbers of the layers, where they are not all of them from 0 on.
     """
 
     kind: ClassVar[str] = "heads"
@@ -86,6 +89,7 @@ class Heads(Explorer):
     keys: list[str]
     contributions: Array | None = None
     following: Following | None = None
+    layers: list[int] | None = None
 
     @property
     def title(self) -> str:
@@ -100,11 +104,13 @@ class Heads(Explorer):
             "weights": _nested(self.attention, lambda x: round(1000 * x)),
             "contributions": added,
             **({} if self.following is None else {"following": self.following.states()}),
+            **({} if self.layers is None else {"layers": self.layers}),
         }
 
     def still(self) -> str:
-        layers = "".join(map(self._layer, range(len(self.attention))))
-        return f"{self._thumbnails()}\n{layers}{'' if self.following is None else self.following.still()}"
+        names = range(len(self.attention)) if self.layers is None else self.layers
+        layers = "".join(map(self._layer, names, self.attention))
+        return f"{self._thumbnails()}\n{layers}{'' if self.following is None else self.following.still(names)}"
 
     def _thumbnails(self) -> str:
         """All heads as one picture: a row for each layer, and in it the weights of each head as a small square."""
@@ -133,17 +139,17 @@ class Heads(Explorer):
             f'<g stroke="currentColor" fill="none" transform="translate(0 .5)">\n{drawn}\n</g>\n</svg>'
         )
 
-    def _layer(self, layer: int) -> str:
+    def _layer(self, name: int, attention: Float[Array, "h n m"]) -> str:
         """The weights of a layer in percent, folded; cells are not closed, as HTML allows."""
         columns = "".join(f"<th scope=col>{_label(key)}" for key in self.keys)
-        percent = np.rint(100 * self.attention[layer]).astype(int)
+        percent = np.rint(100 * attention).astype(int)
         rows = []
         for head, of_head in enumerate(percent):
             for query, weights in zip(self.queries, of_head.tolist(), strict=True):
                 cells = "".join(f"<td>{weight or ''}" for weight in weights)
                 rows.append(f"<tr><th scope=row>{head}<th scope=row>{_label(query)}{cells}")
         return (
-            f"<details><summary>Layer {layer}: weights in percent</summary>\n<table>\n"
+            f"<details><summary>Layer {name}: weights in percent</summary>\n<table>\n"
             f"<thead><tr><th scope=col>head<th scope=col>query{columns}</thead>\n<tbody>\n"
             + "\n".join(rows)
             + "\n</tbody></table></details>\n"
@@ -214,7 +220,7 @@ def view(attention: Any, tokens: Sequence[Any], contributions: Any = None) -> He
     return Heads(weights, queries, keys, added)
 
 
-def from_model(model: Any, text: str, switch_off: bool = False) -> Heads:
+def from_model(model: Any, text: str, switch_off: bool = False, layers: Sequence[int] | None = None) -> Heads:
     """Show what every head of a `mha_tutorial.models.Decoder` attends to and contributes, at one text.
 
     A key's contribution to a query through a head is the length of ``A_ij v_j W_o``, with the weight ``A_ij``, the
@@ -229,11 +235,13 @@ def from_model(model: Any, text: str, switch_off: bool = False) -> Heads:
     switch_off
         Whether to tell, too, what comes next without each of the heads. This runs the upper part of the model once
         for each layer.
+    layers
+        Which layers to show, counted from 0; all of them, if left out.
 
     Raises
     ------
     ValueError
-        If the text is empty or too long, or the model has no tokenizer.
+        If the text is empty or too long, the model has no tokenizer or none of these layers.
     """
     import torch
 
@@ -242,36 +250,40 @@ def from_model(model: Any, text: str, switch_off: bool = False) -> Heads:
     ids = model.tokenizer.encode(text)
     if not ids:
         raise ValueError("the text is empty; attention needs one token or more")
-    size = model.config.layers * model.config.h * len(ids) ** 2
-    if size > LIMIT:
-        most = int((LIMIT / (model.config.layers * model.config.h)) ** 0.5)
+    shown = range(model.config.layers) if layers is None else list(layers)
+    if not shown or not set(shown) <= set(range(model.config.layers)):
+        raise ValueError(f"the layers of this model are 0 to {model.config.layers - 1}, got layers={layers}")
+    most = int((LIMIT / (len(shown) * model.config.h)) ** 0.5)
+    if len(ids) > most:
         raise ValueError(f"the text has {len(ids)} tokens, and a page holds the heads of this model at {most}")
+    tokens = torch.tensor([ids], device=model.embedding.weight.device)
     with torch.no_grad():
-        layers = model.trace(torch.tensor([ids], device=model.embedding.weight.device)).layers
-        added = [_written(block.attention, steps) for block, steps in zip(model.blocks, layers, strict=True)]
-        following = (
-            _following(model, torch.tensor([ids], device=model.embedding.weight.device)) if switch_off else None
-        )
-    shown = view([steps.attention for steps in layers], model.tokenizer.tokens(text), added)
-    return replace(shown, following=following)
+        traced = model.trace(tokens).layers
+        added = [_written(model.blocks[i].attention, traced[i]) for i in shown]
+        following = _following(model, tokens, shown) if switch_off else None
+    page = view([traced[i].attention for i in shown], model.tokenizer.tokens(text), added)
+    return replace(page, following=following, layers=None if layers is None else list(layers))
 
 
-def _following(model: Any, ids: Any, most: int = 5) -> Following:
-    """What comes next after a text, with all heads and without each."""
+def _following(model: Any, ids: Any, layers: Sequence[int], most: int = 5) -> Following:
+    """What comes next after a text, with all heads and without each of these layers."""
     x, options = model._begin(ids, None, None, None)
-    blocks, found = list(model.blocks), []
+    blocks, found = list(model.blocks), {}
     for i, block in enumerate(blocks):
         steps, after = block.trace(x, **options)
+        if i not in layers:
+            x = after
+            continue
         per_head = block.attention.W_o.weight.unflatten(1, (block.attention.h, -1)).movedim(1, 0)
         written = (steps.heads[0].to(per_head.dtype) @ per_head.mT).to(x.dtype)  # (h, n, d_model)
         changed = x + steps.output - written  # a text for each head that is left out
         changed = changed + block.feed_forward(block.feed_forward_norm(changed))
         for later in blocks[i + 1 :]:
             changed = later(changed, **options)
-        found.append(_likeliest(model, changed[:, -1], most))
+        found[i] = _likeliest(model, changed[:, -1], most)
         x = after
     words, shares = _likeliest(model, x[:, -1], most)
-    return Following(words[0], shares[0], *map(list, zip(*found, strict=True)))
+    return Following(words[0], shares[0], *map(list, zip(*(found[i] for i in layers), strict=True)))
 
 
 def _likeliest(model: Any, last: Any, most: int) -> tuple[list[list[str]], list[list[float]]]:
