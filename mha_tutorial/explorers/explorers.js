@@ -31,15 +31,21 @@
   };
   const number = (text, value, { min, max, step = 1 }, onchange) => {
     const input = make("input", { type: "number", min, max, step, value, inputmode: "decimal" });
-    input.addEventListener("input", () => input.checkValidity() && input.value !== "" && onchange(+input.value));
+    const set = (x) => (input.value = value = x);
+    const tell = (note) => +input.value !== value && onchange((value = +input.value), note); // not again when it is left
+    input.addEventListener("input", () => input.checkValidity() && input.value !== "" && tell(""));
     input.addEventListener("change", () => {
-      if (input.value === "" || !input.checkValidity()) input.value = Math.min(max, Math.max(min, +input.value || min));
-      onchange(+input.value);
+      if (input.value === "" && !input.validity.badInput) return set(value);
+      if (input.checkValidity()) return tell("");
+      const asked = +input.value || min;
+      input.value = Math.min(+input.max, Math.max(min, asked));
+      const note = asked > +input.value ? `${text}: at most ${input.value}. ` : `${text}: at least ${input.value}. `;
+      onchange((value = +input.value), note);
     });
-    return { box: labelled(text, input), control: input };
+    return { box: labelled(text, input), control: input, set };
   };
   const range = (text, value, { min, max, step = 1, show = String }, onchange) => {
-    const shown = make("output", {}, show(value));
+    const shown = make("output", { "aria-live": "off" }, show(value)); // the slider says it by itself
     const input = make("input", { type: "range", min, max, step, value, "aria-valuetext": show(value) }); // the value last, or it is rounded to other steps
     const tell = () => {
       shown.textContent = show(+input.value);
@@ -79,10 +85,10 @@
         cell.tabIndex = -1;
         cell.addEventListener("click", () => go(r, c));
         cell.addEventListener("keydown", (event) => {
-          if (event.ctrlKey || event.altKey || event.metaKey) return;
+          if (event.altKey || event.metaKey || (event.ctrlKey && !["Home", "End"].includes(event.key))) return;
           if (steps[event.key]) go(r + steps[event.key][0], c + steps[event.key][1]);
-          else if (event.key === "Home") go(r, 0);
-          else if (event.key === "End") go(r, row.length - 1);
+          else if (event.key === "Home") go(event.ctrlKey ? 0 : r, 0);
+          else if (event.key === "End") go(event.ctrlKey ? rows.length - 1 : r, Infinity);
           else if (event.key === "Enter" || event.key === " ") go(r, c);
           else return;
           event.preventDefault();
@@ -178,7 +184,7 @@
         const why = whys[at]?.querySelector("span");
         const verdict = right ? "Right." : "Not right.";
         told.replaceChildren(make("strong", {}, `${right ? "✓" : "✗"} ${verdict}`), " ",
-          ...(why ? why.cloneNode(true).childNodes : ["No usual mistake gives this number. Try again, or look below."]));
+          ...(why ? why.cloneNode(true).childNodes : ["No usual mistake gives this number. Try again, or look at answer and reasons."]));
         told.classList.toggle("ex-right", right);
         return right;
       };
@@ -189,7 +195,9 @@
         keep();
         say(`Question ${i + 1}. ${told.textContent.slice(2)} ${tally()}.`);
       };
-      const clear = () => (set(null), told.replaceChildren(), told.classList.remove("ex-right"));
+      const unsay = () => (told.replaceChildren(), told.classList.remove("ex-right"));
+      const clear = () => (set(null), unsay());
+      field.addEventListener("input", unsay); // a verdict is on the answer that was checked
       const button = make("button", { type: "button", onclick: check, "aria-label": `Check question ${i + 1}` }, "Check");
       item.replaceChildren(field, make("div", { class: "ex-check" }, button, reasons), told);
       const before = given[question.name];
@@ -243,7 +251,7 @@
     let queue = [];
     const front = make("p", { class: "ex-front" });
     const back = make("p", { class: "ex-back" });
-    const left = make("p", { class: "ex-note" });
+    const left = make("p", { class: "ex-note", tabindex: "-1" });
     const keep = () => store.write({ ...store.read(), [deck]: [...known] });
     const copy = (element) => element.cloneNode(true).childNodes;
     const button = (text, onclick) => make("button", { type: "button", onclick }, text);
@@ -275,7 +283,7 @@
       left.textContent = `${known.size} of ${cards.length} known`;
       [turn.hidden, yes.hidden, no.hidden] = [done, true, true];
       if (quiet) return;
-      (done ? again : turn).focus();
+      (done ? left : turn).focus(); // and one Enter more does not begin again
       say(`${front.textContent} ${left.textContent}.`);
     };
     const deal = () => (queue = span(cards.length).filter((i) => !known.has(cards[i])));
@@ -291,9 +299,10 @@
   kinds.heads = (states, say, line) => {
     const { queries, keys, weights, contributions, following } = states;
     const [layers, h, n, m] = [weights.length, weights[0].length, queries.length, keys.length];
+    const names = states.layers ?? span(layers);
     const at = { layer: 0, head: 0, query: n - 1, key: null, what: "weights" };
     const percent = (x) => `${Math.round((x ?? 0) / 10)}`;
-    const number = (x) => (at.what === "weights" ? percent(x) : `${x ?? 0}`);
+    const number = (x) => (at.what === "weights" ? percent(x) : digits(x ?? 0, Math.max(0, 2 - Math.floor(Math.log10(top[at.layer])))));
     const top = weights.map((layer, l) => // what is shaded most: all of the weight, or the most that a head of the layer adds
       contributions ? Math.max(1e-9, ...contributions[l].flat(2)) : 1,
     );
@@ -306,11 +315,11 @@
     const pictures = span(layers).map(() => span(h).map(() => make("canvas", { width: m, height: n, "aria-hidden": "true" })));
     const squares = pictures.map((row, layer) =>
       row.map((picture, head) =>
-        make("div", { role: "gridcell", "aria-label": `layer ${layer}, head ${head}`, "aria-selected": "false" }, picture),
+        make("div", { role: "gridcell", "aria-label": `layer ${names[layer]}, head ${head}`, "aria-selected": "false" }, picture),
       ),
     );
     const all = make("div", { class: "ex-all", role: "grid", "aria-label": "All heads: a row for each layer", style: `--columns: ${h}` },
-      ...squares.map((row, layer) => make("div", { role: "row" }, make("span", { role: "rowheader" }, `${layer}`), ...row)),
+      ...squares.map((row, layer) => make("div", { role: "row" }, make("span", { role: "rowheader" }, `${names[layer]}`), ...row)),
     );
     const paint = () => {
       const shade = getComputedStyle(all).getPropertyValue("--shade").trim().split(" ").map(Number);
@@ -323,43 +332,55 @@
       }));
     };
 
-    // one head, large
+    // one head, large; words that are there more than once are told apart by their places
+    const place = (texts, i) => (texts.filter((text) => token(text) === token(texts[i])).length > 1 ? ` (${i + 1})` : "");
+    const tagged = (texts, i) => make("span", {}, token(texts[i]), make("span", { class: "ex-unseen" }, place(texts, i)));
     const title = make("caption", {});
     const cells = queries.map(() => keys.map(() => make("td", { role: "gridcell", class: "ex-shade" })));
-    const rows = cells.map((row, i) => make("tr", { role: "row" }, make("th", { scope: "row", role: "rowheader" }, token(queries[i])), ...row));
-    const heads = keys.map((key) => make("th", { scope: "col", role: "columnheader" }, make("span", { class: "ex-up" }, token(key))));
+    const rows = cells.map((row, i) => make("tr", { role: "row" }, make("th", { scope: "row", role: "rowheader" }, tagged(queries, i)), ...row));
+    const heads = keys.map((_, j) => make("th", { scope: "col", role: "columnheader" }, make("span", { class: "ex-up" }, tagged(keys, j))));
     const table = make("table", { role: "grid", "aria-label": "One head: a row for each query, a column for each key" }, title,
       make("thead", { role: "rowgroup" }, make("tr", { role: "row" }, make("td", { role: "gridcell" }), ...heads)),
       make("tbody", { role: "rowgroup" }, ...rows),
     );
-    const asking = radios("Query:", queries.map((text, i) => [i, token(text)]), at.query, (i) => show({ query: i, key: null }), "ex-tokens");
+    const asking = radios("Query:", queries.map((_, i) => [i, tagged(queries, i)]), at.query, (i) => show({ query: i, key: null }), "ex-tokens");
     const same = queries.length === keys.length && queries.every((text, i) => text === keys[i]);
+    const causal = same && n > 1 && weights.flat().every((head) => head.every((row, i) => row.length <= i + 1)); // rows end with what is seen
+    const called = (texts, i) => `“${token(texts[i])}”${place(texts, i)}`;
 
     // what comes next, with all heads and without the one that is shown
-    const next = following && span(following.all.length).map(() => [make("td"), make("td")]);
+    const places = following && span(following.all.length).map(() => [make("td"), make("td")]);
     const without = make("th", { scope: "col" });
-    const likely = ([word, share]) => `${token(following.words[word])} ${Math.round(share / 10)} %`;
+    const likely = ([word, share]) => `“${token(following.words[word])}” ${Math.round(share / 10)} %`;
     const tell = () => {
-      without.textContent = `without layer ${at.layer}, head ${at.head}`;
-      next.forEach(([all, less], i) => {
+      without.textContent = `without layer ${names[at.layer]}, head ${at.head}`;
+      places.forEach(([all, less], i) => {
         all.textContent = likely(following.all[i]);
         less.textContent = likely(following.without[at.layer][at.head][i]);
       });
     };
     const list = following && make("table", {}, make("caption", {}, "What comes next"),
       make("thead", {}, make("tr", {}, make("td"), make("th", { scope: "col" }, "all heads"), without)),
-      make("tbody", {}, ...next.map((cells, i) => make("tr", {}, make("th", { scope: "row" }, `${i + 1}`), ...cells))));
+      make("tbody", {}, ...places.map((cells, i) => make("tr", {}, make("th", { scope: "row" }, `${i + 1}`), ...cells))));
+    const next = list ? [make("div", { class: "ex-scroll" }, list)] : [];
 
+    const note = make("p", { class: "ex-note" });
+    const scroll = make("div", { class: "ex-scroll" }, table);
+    const bring = () => { // into view what the sentence speaks of
+      const cell = cells[at.query][strongest()[0] ?? 0];
+      scroll.scrollLeft += cell.getBoundingClientRect().right - scroll.getBoundingClientRect().right;
+    };
     const strongest = () => {
       const order = span(m).sort((a, b) => share(at.layer, at.head, at.query, b) - share(at.layer, at.head, at.query, a));
       return order.filter((key) => share(at.layer, at.head, at.query, key) > 0).slice(0, 3);
     };
     const sentence = () => {
       const numbers = (at.what === "weights" ? weights : contributions)[at.layer][at.head][at.query];
-      const told = (key) => `“${token(keys[key])}” ${number(numbers[key])}${at.what === "weights" ? " %" : ""}`;
-      const who = `Layer ${at.layer}, head ${at.head}: “${token(queries[at.query])}”`;
-      const does = at.what === "weights" ? "attends to" : "is given, by length,";
-      return `${who} ${does} ${(at.key === null ? strongest() : [at.key]).map(told).join(", ") || "nothing"}.`;
+      const [head, who] = [`Layer ${names[at.layer]}, head ${at.head}`, called(queries, at.query)];
+      if (causal && at.key > at.query) return `${head}: ${called(keys, at.key)} comes after ${who}, and is hidden from it.`;
+      const told = (key) => `${called(keys, key)} ${number(numbers[key])}${at.what === "weights" ? " %" : ""}`;
+      const list = (at.key === null ? strongest() : [at.key]).map(told).join(", ") || "nothing";
+      return at.what === "weights" ? `${head}: ${who} attends to ${list}.` : `${head} adds to ${who}, as lengths of vectors: ${list}.`;
     };
     const show = (change, quiet = false) => {
       const before = { ...at };
@@ -369,10 +390,10 @@
       layer.control.value = at.layer;
       head.control.value = at.head;
       asking.set(at.query);
-      title.textContent = `Layer ${at.layer}, head ${at.head}: ${at.what === "weights" ? "weights in percent" : "contribution"}`;
+      title.textContent = `Layer ${names[at.layer]}, head ${at.head}: ${at.what === "weights" ? "weights in percent" : "contribution"}`;
       const numbers = (at.what === "weights" ? weights : contributions)[at.layer][at.head];
       cells.forEach((row, i) => row.forEach((cell, j) => {
-        cell.textContent = number(numbers[i][j]);
+        cell.textContent = causal && j > i ? "" : number(numbers[i][j]);
         cell.style.setProperty("--w", share(at.layer, at.head, i, j).toFixed(3));
         cell.classList.toggle("ex-at", i === at.query && j === at.key);
       }));
@@ -381,30 +402,31 @@
         item.classList.add("ex-shade");
         item.style.setProperty("--w", share(at.layer, at.head, at.query, j).toFixed(3));
       });
+      note.textContent = at.what === "weights"
+        ? "A row: the word that looks. A column: where it looks. White is 0, dark is 1."
+        : "The length of what the head adds to the word of the row, from the word of the column. Shades compare the heads of one layer.";
+      if (at.key === null) (goCell(at.query, strongest()[0] ?? 0, { focus: false, tell: false }), bring());
       if (following) tell();
       if (!quiet) say(sentence());
     };
     const goHead = rove(squares, (r, c) => show({ layer: r, head: c, key: null }));
     const goCell = rove(cells, (i, j) => show({ query: i, key: j }));
     const toHead = (l, c) => (goHead(l, c, { focus: false }), squares[l][c].scrollIntoView({ block: "nearest", inline: "nearest" }));
-    const layer = choice("Layer", span(layers).map((i) => [i, `${i}`]), 0, (i) => toHead(+i, at.head));
+    const layer = choice("Layer", span(layers).map((i) => [i, `${names[i]}`]), 0, (i) => toHead(+i, at.head));
     const head = choice("Head", span(h).map((i) => [i, `${i}`]), 0, (i) => toHead(at.layer, +i));
     const options = [["weights", "weights"], ["contributions", "contribution"]];
     const what = radios("Show:", options, "weights", (value) => (show({ what: value, key: null }), paint()));
     what.box.classList.add("ex-controls");
-    const note = contributions
-      ? "Shades of a contribution compare the heads of one layer." : "Shades: white is 0, dark is 1.";
-    goCell(at.query, 0, { focus: false, tell: false });
     show({}, true);
     return {
       parts: [
         make("div", { class: "ex-controls" }, layer.box, head.box, ...(contributions ? [what.box] : [])),
-        make("div", { class: "ex-two" }, all,
-          make("div", {}, asking.box, line, make("div", { class: "ex-scroll" }, table), make("p", { class: "ex-note" }, note),
-            ...(list ? [make("div", { class: "ex-scroll" }, list)] : []))),
+        ...(m > 9 // a wide table has the width to itself
+          ? [make("div", { class: "ex-two" }, all, ...next), asking.box, line, scroll, note]
+          : [make("div", { class: "ex-two" }, all, make("div", {}, asking.box, line, scroll, note, ...next))]),
       ],
       first: sentence(),
-      recolour: paint,
+      recolour: () => (paint(), bring()),
     };
   };
 
@@ -463,9 +485,12 @@
       if (!quiet) say(sentence());
     };
     const change = (name, heads, W_o) => make("button", { type: "button", onclick: () => {
+      const before = list(compute.projection(at.heads, at.W_o).output);
       Object.assign(at, structuredClone({ heads: heads(), W_o: W_o() }));
       entries.forEach(({ reset }) => reset());
-      show();
+      show(true);
+      const same = before === list(compute.projection(at.heads, at.W_o).output);
+      say(`The output is ${same ? "as before" : "another"}. ${sentence()}`);
     } }, name);
     const buttons = make("div", { class: "ex-controls" },
       change("Exchange the heads", () => at.heads.slice().reverse(), () => at.W_o),
@@ -528,7 +553,16 @@
     const outline = draw("polygon", { points: values.map(([x, y]) => `${x},${-y}`).join(" "), fill: "none", stroke: "var(--edge)", "stroke-width": get.unit / 2 });
     const pulls = values.map((value) => get.line(value, value, "var(--value)", { "stroke-linecap": "round" }));
     const answer = get.dot([0, 0], "var(--output)", 3);
-    get.box.append(outline, ...pulls, ...values.flatMap((value, i) => [get.dot(value, "var(--value)"), get.text(value, `value ${i + 1}`)]), answer);
+    const named = [ask, get].map(({ text }, i) => text([0, 0], ["query", "answer"][i]));
+    const follow = (i, { box, unit }, [x, y]) => { // its name, on the side where there is room
+      const { x: from, width } = box.viewBox.baseVal;
+      const right = x < from + 0.7 * width;
+      for (const [key, value] of Object.entries({ x: x + (right ? 4 : -4) * unit, y: -y - 4 * unit, "text-anchor": right ? "start" : "end" }))
+        named[i].setAttribute(key, value);
+    };
+    get.box.append(outline, ...pulls, ...values.flatMap((value, i) => [get.dot(value, "var(--value)"), get.text(value, `value ${i + 1}`)]), answer, named[1]);
+
+    ask.box.insertBefore(named[0], grip);
 
     const columns = ["key", "score", "weight", "value"];
     const cells = keys.map((key, i) => [make("td", {}, `(${key.map(plain).join(", ")})`), make("td"), make("td", { class: "ex-shade" }), make("td", {}, `(${values[i].map(plain).join(", ")})`)]);
@@ -561,6 +595,8 @@
       arrow.setAttribute("y2", -at.query[1]);
       [handle, grip].forEach((shape) => ask.place(shape, at.query));
       get.place(answer, point);
+      follow(0, ask, at.query);
+      follow(1, get, point);
       if (!quiet) say(sentence());
     };
     const move = (query) => {
@@ -583,7 +619,7 @@
     return {
       parts: [make("div", { class: "ex-controls" }, ...sliders.map(({ box }) => box), heat.box, again), line,
         make("div", { class: "ex-planes" }, ask.box, get.box), make("div", { class: "ex-scroll" }, table),
-        make("p", { class: "ex-note" }, "The query can also be dragged, or set by a click into its plane.")],
+        make("p", { class: "ex-note" }, "The query can also be dragged, or set by a click into its plane. Weights are the softmax of score divided by temperature.")],
       first: sentence(),
     };
   };
@@ -628,10 +664,11 @@
     const rows = names.map((name, i) => [`${i + 1} ${name}`, cells[i]]);
     const table = tabled("The eleven steps", ["shape", "numbers", "to scale"], [...rows, ["cache of one layer", [make("td", {}, "keys and values, 16 bits"), kept, make("td")]]]);
     const thousands = (x) => x.toLocaleString("en");
-    const show = (quiet = false) => {
+    const show = (quiet = false, note = "") => {
       const { wrong, steps, cache } = compute.shapes(at);
       table.classList.toggle("ex-old", !!wrong);
-      if (wrong) return say(`${wrong}. The table shows the sizes before.`);
+      table.caption.textContent = wrong ? "The eleven steps, with the sizes before" : "The eleven steps";
+      if (wrong) return say(`${note}${wrong}. The table shows the sizes before.`);
       const counts = names.map((name) => sum(steps[name].map(product)));
       names.forEach((name, i) => {
         const shapes = steps[name].map((shape) => shape.join(" × "));
@@ -640,7 +677,7 @@
         cells[i][2].firstChild.style.width = `${(100 * counts[i]) / Math.max(...counts)}%`;
       });
       kept.textContent = `${thousands(cache)} bytes`;
-      if (!quiet) say(sentence());
+      if (!quiet) say(note + sentence());
     };
     const sentence = () => {
       const { steps, cache } = compute.shapes(at);
@@ -648,7 +685,7 @@
       return `Heads are ${at.d_model / at.h} wide. Scores are ${plain(+scores.toPrecision(3))} times as many numbers as tokens hold. A cache of one layer keeps ${thousands(cache)} bytes.`;
     };
     const sizes = [["b", "Texts b", 64], ["n", "Tokens n", 100000], ["d_model", "Width d_model", 16384], ["h", "Heads h", 256], ["h_kv", "Key-value heads h_kv", 256]];
-    const inputs = sizes.map(([name, text, max]) => number(text, at[name], { min: 1, max }, (x) => ((at[name] = Math.round(x)), show())));
+    const inputs = sizes.map(([name, text, max]) => number(text, at[name], { min: 1, max }, (x, note) => ((at[name] = Math.round(x)), show(false, note))));
     show(true);
     return { parts: [make("div", { class: "ex-controls" }, ...inputs.map(({ box }) => box)), line, make("div", { class: "ex-scroll" }, table)], first: sentence() };
   };
@@ -665,14 +702,14 @@
     const at = { width: 3, query: 0, divisor: "nothing" };
     const m = scores[0][0].length;
     const cells = span(m).map(() => [make("td"), make("td"), make("td", { class: "ex-wide" }, bar())]);
-    const table = tabled("The weights of one query", ["divided score", "weight", "to scale"], cells.map((row, j) => [`key ${j + 1}`, row]));
+    const table = tabled("The weights of one query", ["divided score", "weight", "the weight as a bar"], cells.map((row, j) => [`key ${j + 1}`, row]));
     const found = () => {
       const divisor = widths[at.width] ** divisors[at.divisor];
       return { divisor, ...compute.scale(scores[at.width][at.query], divisor) };
     };
     const sentence = () => {
       const { weights, bits } = found();
-      return `Width ${widths[at.width]}, divided by ${at.divisor}: the largest weight is ${digits(Math.max(...weights), 2)}; ${digits(bits, 2)} bits, as of ${digits(2 ** bits, 1)} equal keys out of ${m}.`;
+      return `Width ${widths[at.width]}, divided by ${at.divisor}: the largest weight is ${digits(Math.max(...weights), 2)}; as spread as over ${digits(2 ** bits, 1)} equal keys of ${m} (${digits(bits, 2)} bits).`;
     };
     const show = (quiet = false) => {
       const { divisor, weights } = found();
@@ -689,7 +726,8 @@
     divisor.box.classList.add("ex-controls");
     const query = choice("Query", scores[0].map((_, i) => [i, `${i + 1}`]), at.query, (x) => set({ query: +x }));
     show(true);
-    return { parts: [make("div", { class: "ex-controls" }, width.box, query.box, divisor.box), line, make("div", { class: "ex-scroll" }, table)], first: sentence() };
+    return { parts: [make("div", { class: "ex-controls" }, width.box, query.box, divisor.box), line, make("div", { class: "ex-scroll" }, table),
+      make("p", { class: "ex-note" }, "Each width has queries and keys of its own, drawn at random.")], first: sentence() };
   };
 
   // --- flash ----------------------------------------------------------------------------------------------------
@@ -725,17 +763,14 @@
       });
       carried.replaceChildren(tabled("After each block, what the query carries", ["keys", "largest", "shrink", "total", "weighted", "average so far"],
         steps.map((step, t) => [`block ${t + 1}`, [make("td", {}, which(t)), ...names.map((name) => make("td", {}, t < at.step ? digits(step[name], 3) : ""))]])));
-      back.disabled = at.step === 0;
-      next.disabled = at.step === steps.length;
+      back.setAttribute("aria-disabled", at.step === 0); // and the focus stays on it
+      next.setAttribute("aria-disabled", at.step === steps.length);
       if (!quiet) say(sentence());
     };
     const go = (step) => {
-      const had = document.activeElement;
       at.step = Math.min(blocks[at.size][1].length, Math.max(0, step));
       place.set(at.step);
       show();
-      if (had === back && back.disabled) next.focus(); // focus is not lost with a button
-      if (had === next && next.disabled) back.focus();
     };
     const button = (text, by) => make("button", { type: "button", onclick: () => go(at.step + by) }, text);
     const [back, next] = [button("Back", -1), button("Next block", 1)];
@@ -844,35 +879,36 @@
       const cells = compute.visible(at).map((row) => row.map((yes) => make("td", { role: "gridcell", class: "ex-shade", style: `--w: ${+yes}` }, `${+yes}`)));
       rove(cells, tell);
       scroll.replaceChildren(make("table", { role: "grid", "aria-label": "What each query sees: a row for each query, 1 where it may attend" },
-        make("caption", {}, "What each query sees: 1 where it may attend"),
+        make("caption", {}, "What each query sees: 1 where it may attend. Choose a cell to see why."),
         make("thead", { role: "rowgroup" }, make("tr", { role: "row" }, make("td", { role: "gridcell" }), ...span(at.m).map((j) => make("th", { role: "columnheader", scope: "col" }, `key ${j + 1}`)))),
         make("tbody", { role: "rowgroup" }, ...cells.map((row, i) => make("tr", { role: "row" }, make("th", { role: "rowheader", scope: "row" }, `query ${i + 1}`), ...row)))));
       const lines = compute.lines(at);
       places.forEach(([name, box]) => (box.textContent = lines[name]));
       if (!quiet) say(sentence());
     };
-    const set = (change) => {
+    const set = (change, note = "") => {
       Object.assign(at, change);
       for (const [name, input] of [["padding", padded], ["first", first]]) {
         input.control.max = at.m;
-        if (at[name] > at.m) input.control.value = at[name] = at.m;
+        if (at[name] > at.m) input.set((at[name] = at.m));
       }
-      show();
+      show(true);
+      say(note + sentence());
     };
-    const sized = (text, name, min, max) => number(text, at[name], { min, max }, (x) => set({ [name]: Math.round(x) }));
+    const sized = (text, name, min, max) => number(text, at[name], { min, max }, (x, note) => set({ [name]: Math.round(x) }, note));
     const [queries, keys] = [sized("Queries", "n", 1, MOST), sized("Keys", "m", 1, MOST)];
-    const near = sized("Window (0: none)", "window", 0, MOST);
+    const near = sized("Window, in tokens with itself (0: none)", "window", 0, MOST);
     const padded = sized("Padded keys", "padding", 0, at.m);
-    const first = sized("First of two texts (0: one text)", "first", 0, at.m);
+    const first = sized("Length of the first of two texts (0: one text)", "first", 0, at.m);
     const causal = make("input", { type: "checkbox", checked: at.causal, onchange: () => set({ causal: causal.checked }) });
     const align = choice("Aligned", [["top-left", "top left"], ["bottom-right", "bottom right"]], at.align, (x) => set({ align: x }));
-    const side = choice("on the", [["right", "right"], ["left", "left"]], at.side, (x) => set({ side: x }));
+    const side = choice("Padding on the", [["right", "right"], ["left", "left"]], at.side, (x) => set({ side: x }));
     show(true);
     return {
       parts: [
         make("div", { class: "ex-controls" }, queries.box, keys.box, align.box, make("label", {}, causal, "Causal"), near.box, padded.box, side.box, first.box),
         line,
-        make("div", { class: "ex-two" }, scroll, make("div", {}, ...places.flatMap(([name, box]) => [make("p", { class: "ex-note" }, name), box]))),
+        make("div", { class: "ex-two" }, scroll, make("div", {}, ...places.map(([name, box]) => make("div", { role: "group", "aria-label": name }, make("p", { class: "ex-note" }, name), box)))),
       ],
       first: sentence(),
     };
@@ -896,7 +932,7 @@
     const still = box.querySelector(":scope > .explorer-still");
     const line = make("p", { class: "ex-say", role: "status", "aria-live": "polite" });
     const { parts, first, recolour } = kind(
-      JSON.parse(numbers.textContent), (text) => (line.textContent = text), line, still);
+      JSON.parse(numbers.textContent), (text) => line.textContent !== text && (line.textContent = text), line, still);
     line.textContent = first;
     still.replaceChildren(...parts, ...(parts.includes(line) || line.parentNode ? [] : [line]));
     box.querySelectorAll(".ex-scroll").forEach(reach);

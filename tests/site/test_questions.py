@@ -225,6 +225,19 @@ def test_what_was_stored_by_something_else_does_no_harm(shown, kept):
         assert said(page).endswith("1 of 4 answered right.")
 
 
+def test_a_verdict_goes_when_the_answer_is_changed(shown):
+    with shown(SOME) as page:
+        for answer in (page.get_by_role("spinbutton").first, None):
+            item = page.locator(
+                ".ex-question", has=page.locator("input[type=number]" if answer else "input[type=radio]")
+            ).first
+            (answer.fill("3") if answer else item.get_by_role("radio").nth(0).check())
+            item.get_by_role("button").click()
+            assert item.locator(".ex-told").inner_text()
+            (answer.fill("4") if answer else item.get_by_role("radio").nth(1).check())
+            assert item.locator(".ex-told").inner_text() == ""
+
+
 def test_on_paper_there_are_questions_and_no_buttons(shown):
     with shown(SOME) as page:
         page.emulate_media(media="print")
@@ -283,6 +296,8 @@ def test_cards_come_back_until_they_are_known(shown, deck):
             page.get_by_role("button", name="Not yet" if first else "I knew it").click()
         assert page.locator(".ex-front").inner_text() == "You knew all of them."
         assert said(page) == f"You knew all of them. {len(cards)} of {len(cards)} known."
+        page.keyboard.press("Enter")  # once too often, which does not begin again
+        assert page.locator(".ex-note").inner_text() == f"{len(cards)} of {len(cards)} known"
         page.reload()
         assert page.locator(".ex-front").inner_text() == "You knew all of them."
         page.get_by_role("button", name="Begin again").click()
