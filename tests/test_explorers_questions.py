@@ -223,7 +223,7 @@ def test_numbers_are_shown_with_the_decimals_that_are_asked_for():
     assert "73,728 Right." in still
     assert "The answer is a whole number." in still
     assert "1.464 Right." in still
-    assert "The answer is a number with 3 decimals." in still
+    assert "The answer is a number, rounded to 3 decimals, with a point." in still
     assert "−6 Right." in plain(Quiz("positions").still())
     assert "The answer is a number with 1 decimal." in plain(Quiz("masks").still())
 

@@ -109,7 +109,8 @@ def _choices(asked: Choice) -> str:
 
 
 def _number(asked: Number) -> str:
-    decimals = f"number with {asked.digits} decimal{'s' * (asked.digits > 1)}" if asked.digits else "whole number"
+    places = f"{asked.digits} decimal{'s' * (asked.digits > 1)}, with a point"
+    decimals = f"number, rounded to {places}" if asked.digits else "whole number"
     whys = [(asked.number(), asked.why, True), *((slip.number(), slip.why, False) for slip in asked.slips)]
     reasons = (_reason(why, right, _shown(x, asked.digits)) for x, why, right in whys)
     return f'<p class="ex-form">The answer is a {decimals}.</p>\n{_folded(reasons, "ul")}'

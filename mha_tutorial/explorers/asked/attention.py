@@ -161,8 +161,8 @@ SCALED_DOT_PRODUCT = {
         ],
     ),
     "variance": Number(
-        "The entries of queries and keys are independent, with mean 0 and variance 4, and d_k = 9. What is the "
-        "variance of their inner product?",
+        "The entries of queries and keys are all independent of each other, with mean 0 and variance 4, and "
+        "d_k = 9. What is the variance of their inner product?",
         lambda: scaling.dot_product_variance(9, mean=0.0, variance=4.0),
         "Each of the 9 products has variance σ² · σ² = 16, and variances of independent terms add: 9 · 16.",
         [
@@ -259,7 +259,8 @@ WORDS_IN_CONTEXT = {
         ],
     ),
     "possible": Choice(
-        "A query has the scores 3, 7 and 5. Which weights can a softmax give it, at some temperature?",
+        "A query has the scores 3, 7 and 5. Which weights can a softmax give it *exactly*, at some "
+        "temperature above zero?",
         [
             right(
                 "1/7, 4/7, 2/7",
@@ -276,7 +277,8 @@ WORDS_IN_CONTEXT = {
             ),
             wrong(
                 "0, 1, 0",
-                "An exponential is never zero. This is the limit as the temperature goes to zero, and not reached.",
+                "An exponential is never zero. At a low temperature this is what rounded weights show, and only "
+                "the limit has it exactly.",
             ),
         ],
     ),

@@ -72,13 +72,17 @@ MULTI_HEAD = {
         ],
     ),
     "pruned": Number(
-        "In the layer worked out by hand the heads write (7.5, 0, 15) and (0, 5, −10), and the output is (7.5, 5,"
-        " 5). Head 2 is removed. What is now the *third* number of the output?",
+        "In a layer of two heads these write (7.5, 0, 15) and (0, 5, −10), and the output is (7.5, 5, 5). Head "
+        "2 is removed. What is now the *third* number of the output?",
         lambda: third_number([0]),
         "Head 2 was a term of a sum. Without it, what head 1 wrote is left: 7.5 times its row (1, 0, 2).",
         [
             Slip(lambda: third_number([0, 1]), "That is the output of the whole layer, with head 2 still in it."),
             Slip(lambda: third_number([1]), "That is what head 2 wrote; it is this term that is left out."),
+            Slip(
+                lambda: third_number([0, 1]) + third_number([1]),
+                "That is the output with what head 2 wrote added once more. It has to be taken away.",
+            ),
             Slip(lambda: 7.5, "That is head 1 before its block of W^O, which multiplies it by 2 here."),
         ],
         digits=1,
@@ -111,7 +115,8 @@ MULTI_HEAD = {
         [
             wrong(
                 "[1 2 7 8]",
-                "Those are token 1 of both heads, as it should be. It takes `heads.transpose(1, 0, 2)` first.",
+                "That is what one wants, token 1 of both heads, and not what this line makes. For that it takes "
+                "`heads.transpose(1, 0, 2)` before the `reshape`.",
             ),
             right(
                 "[1 2 3 4]",

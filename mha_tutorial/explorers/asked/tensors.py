@@ -248,8 +248,8 @@ MASKS = {
         [
             Slip(
                 lambda: int(Causal("bottom-right").rows(2, 8)[1].sum()),
-                "That is right for a cache, with the triangle at the bottom right. `is_causal=True` is the other "
-                "one.",
+                "That is what it *should* see, with the triangle at the bottom right. The triangle of "
+                "`is_causal=True` starts at the top left: query 1 sees key 1, query 2 sees keys 1 and 2.",
             ),
             Slip(
                 lambda: int(Causal("bottom-right").rows(2, 8)[0].sum()),
