@@ -129,7 +129,8 @@ def place_reader(app, pagename, templatename, context, doctree):
     here = next((chapters[pagename] for chapters in app.env.map_parts.values() if pagename in chapters), None)
     if here:
         needs = here.needs
-        context["map_facts"] = f"Chapter {numbers[pagename]}: {_facts(app, pagename)}"
+        facts = _facts(app, pagename).replace("needs", "needs (framed)")
+        context["map_facts"] = f"Chapter {numbers[pagename]}: {facts}"
     context["map_parts"] = [
         [
             {

@@ -107,9 +107,28 @@
     if (target && !moved) target.scrollIntoView({ behavior: "instant" });
   };
 
+  // A second way past the header, to the first thing to touch.
+  const skip = () => {
+    const [bar, explorer] = [document.getElementById("pst-skip-link"), document.querySelector("article .explorer")];
+    if (!bar || !explorer) return;
+    explorer.id = "explorer";
+    const link = bar.appendChild(document.createElement("a"));
+    [link.href, link.textContent] = ["#explorer", "Skip to explorer"];
+  };
+
+  // The side bar begins with the map; the theme scrolls it further than it takes to show the open chapter.
+  const unscroll = () => {
+    const side = document.querySelector(".bd-sidebar-primary");
+    const open = [...(side?.querySelectorAll(".active") ?? [])].at(-1);
+    const low = open ? open.getBoundingClientRect().bottom - side.getBoundingClientRect().top + side.scrollTop : 0;
+    if (side && low < side.clientHeight) side.scrollTop = 0;
+  };
+
   search();
   label();
+  skip();
   addEventListener("load", async () => {
+    unscroll();
     await window.MathJax?.startup?.promise;
     watch();
     arrive();

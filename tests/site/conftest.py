@@ -4,12 +4,14 @@ Without a site or a browser every test is skipped with the reason, or, with ``MH
 """
 
 import functools
+import gzip
 import http.server
 import os
 import shutil
 import threading
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import pytest
 
@@ -95,6 +97,8 @@ class Visit:
 
     def __init__(self, page, address):
         self.page, self.address, self.faults = page, address, []
+        self.files: set[str] = set()
+        page.on("requestfinished", lambda request: self.files.add(unquote(urlsplit(request.url).path).lstrip("/")))
         page.on("console", lambda message: message.type == "error" and self.note("console", message.text))
         page.on("pageerror", lambda error: self.note("error", error))
         page.on("requestfailed", lambda request: self.failed(request))
@@ -124,8 +128,18 @@ class Visit:
         self.run("() => window.MathJax?.startup?.promise.then(() => 1)")
         self.run("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))")
 
+    def bytes(self):
+        """How many bytes have come, if the server compresses what gets smaller by it."""
+        return sum(map(compressed, self.files))
+
     def run(self, script, argument=None):
         return self.page.evaluate(script, argument)
+
+
+@functools.cache
+def compressed(name: str) -> int:
+    content = (SITE / name).read_bytes()
+    return min(len(content), len(gzip.compress(content)))
 
 
 @pytest.fixture(scope="session")

@@ -24,16 +24,21 @@ FORMULAS = """() => [...document.querySelectorAll("mjx-container")].flatMap((for
     faults.push("has its number beside it");
   return faults.map((fault) => `${name} ${fault}`);
 })"""
+BLOCKING = """() => performance.getEntriesByType("resource").filter(
+  (it) => it.initiatorType === "script" && it.renderBlockingStatus === "blocking").map(({name}) => name)"""
+MOST_BYTES = 1_500_000  # that a first visit may take, compressed
 SIDEWAYS = """() => Math.max(document.documentElement.scrollWidth, document.body.scrollWidth)
   - document.documentElement.clientWidth"""
 
 
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_loads_clean_and_says_what_it_is(reader, name):
-    with reader("desktop") as visit:
+    with reader("desktop", new=True) as visit:
         visit.open(name)
         assert visit.faults == []
         assert visit.run("() => window.shift") < 0.1
+        assert visit.run(BLOCKING) == []
+        assert visit.bytes() < MOST_BYTES
         assert visit.run("() => document.title").strip()
         assert visit.run("() => document.querySelectorAll('meta[name=viewport]').length") == 1
         assert visit.run("() => ['light', 'dark'].includes(document.documentElement.dataset.theme)")
@@ -76,12 +81,6 @@ def test_the_entrance_leads_to_the_first_page(reader):
         visit.page.goto(visit.address)
         visit.page.wait_for_url("**/book/index.html")
         assert visit.faults == []
-
-
-def test_no_script_for_icons_blocks_the_page():
-    for name in PAGES:
-        head = (SITE / name).read_text(encoding="utf-8").partition("</head>")[0]
-        assert not re.search(r"<script[^>]*fontawesome", head), name
 
 
 def test_entries_of_the_bibliography_are_linked_and_readable(reader):
