@@ -53,10 +53,10 @@ def family(model, attention, config, order=None, mask="attention_mask", **option
 
 GROUPED = {"num_key_value_heads": 2, "head_dim": D}
 HALVES, NEIGHBOURS = {"order": Pairs.HALVES}, {"order": Pairs.INTERLEAVED}
-FAMILIES = {  # the module, the layer, its configuration, options; and whether its matrices are found by a layout
+FAMILIES = {  # the module, the layer, its configuration, options; and whether its matrices are found
     "bert": ("bert", "BertSelfAttention", "BertConfig", {}, False),
     "roberta": ("roberta", "RobertaSelfAttention", "RobertaConfig", {}, False),
-    "opt": ("opt", "OPTAttention", "OPTConfig", {}, False),
+    "opt": ("opt", "OPTAttention", "OPTConfig", {}, True),
     "gpt2": ("gpt2", "GPT2Attention", "GPT2Config", {}, True),
     "gpt-neox": ("gpt_neox", "GPTNeoXAttention", "GPTNeoXConfig", HALVES | {"rotary_pct": 1.0}, True),
     "llama": ("llama", "LlamaAttention", "LlamaConfig", HALVES | GROUPED, True),
@@ -65,7 +65,7 @@ FAMILIES = {  # the module, the layer, its configuration, options; and whether i
     "qwen3": ("qwen3", "Qwen3Attention", "Qwen3Config", HALVES | GROUPED, False),
     "gemma": ("gemma", "GemmaAttention", "GemmaConfig", HALVES | GROUPED, True),
     "cohere": ("cohere", "CohereAttention", "CohereConfig", NEIGHBOURS | GROUPED, True),
-    "phi": ("phi", "PhiAttention", "PhiConfig", HALVES | {"partial_rotary_factor": 1.0}, False),
+    "phi": ("phi", "PhiAttention", "PhiConfig", HALVES | {"partial_rotary_factor": 1.0}, True),
 }
 
 
