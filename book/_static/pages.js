@@ -116,19 +116,11 @@
     [link.href, link.textContent] = ["#explorer", "Skip to explorer"];
   };
 
-  // The side bar begins with the map; the theme scrolls it further than it takes to show the open chapter.
-  const unscroll = () => {
-    const side = document.querySelector(".bd-sidebar-primary");
-    const open = [...(side?.querySelectorAll(".active") ?? [])].at(-1);
-    const low = open ? open.getBoundingClientRect().bottom - side.getBoundingClientRect().top + side.scrollTop : 0;
-    if (side && low < side.clientHeight) side.scrollTop = 0;
-  };
-
   search();
   label();
   skip();
   addEventListener("load", async () => {
-    unscroll();
+    document.querySelector(".bd-sidebar-primary")?.scrollTo(0, 0); // it begins with the map, which says where one is
     await window.MathJax?.startup?.promise;
     watch();
     arrive();

@@ -26,6 +26,7 @@ def test_map_marks_what_a_chapter_needs(reader):
             ".map((link) => link.pathname.split('/').pop())"
         )
         assert needed == ["numpy-layer.html", "masks.html"]
+        assert visit.run("() => document.querySelector('.bd-sidebar-primary').scrollTop") == 0
         assert visit.run("() => document.querySelector('.sidebar-map p').textContent").endswith(
             "needs (framed) 11, 12"
         )
