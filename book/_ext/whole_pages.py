@@ -37,6 +37,7 @@ def setup(app):
     app.connect("builder-inited", forget_listings)
     app.connect("html-page-context", add_facts)
     app.connect("html-page-context", repair_body)
+    app.connect("html-page-context", defer_scripts, priority=900)  # when all have been added
     app.connect("html-collect-pages", copy_project_files)
     app.connect("build-finished", write_entrance)
     return {"parallel_read_safe": True, "parallel_write_safe": True, "version": "1"}
@@ -92,6 +93,15 @@ def repair_body(app, pagename, templatename, context, doctree):
     body = body.replace('<summary aria-label="Toggle hidden content">', "<summary>")  # its text says more
     sources = {name: source for source, name in app.builder.images.items()}
     context["body"] = IMAGE.sub(lambda match: sized(match, app, sources), body)
+
+
+def defer_scripts(app, pagename, templatename, context, doctree):
+    """Let no script hold up the first paint: each runs, in its turn, when the page is read."""
+    for script in context["script_files"]:
+        if script.filename:
+            script.attributes.setdefault("defer", "defer")
+        elif "DOCUMENTATION_OPTIONS" in script.attributes.get("body", ""):  # which one of those makes
+            script.attributes["type"] = "module"
 
 
 def sized(match, app, sources) -> str:

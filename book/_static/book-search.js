@@ -32,11 +32,12 @@
 
   addEventListener("load", () => document.querySelector(".bd-search-container input")?.focus());
 
-  const performSearch = Search.performSearch;
-  Search.performSearch = (query) => {
-    performSearch(query);
+  const announce = (query) => {
     Search.status.setAttribute("role", "status");
     Search.output.setAttribute("aria-label", "Results");
     document.title = `${query} – ${document.title}`;
   };
+  const performSearch = Search.performSearch;
+  Search.performSearch = (query) => (performSearch(query), announce(query));
+  if (Search.output) announce(new URLSearchParams(location.search).get("q")); // one has begun, and waits for the index
 })();
