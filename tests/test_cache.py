@@ -91,7 +91,6 @@ RULES = {
 }
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize("sizes", CHUNKS.values(), ids=CHUNKS)
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("options", OPTIONS)

@@ -98,7 +98,6 @@ MISSED = {  # the only ones where another fault is named first
 }
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize("faulty", faults.FAULTY, ids=lambda faulty: f"{faulty.of}: {faulty.fault}")
 def test_the_right_fault_is_named_first(faulty):
     expected = MISSED.get((faulty.of, faulty.fault), faulty.fault)

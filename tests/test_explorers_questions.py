@@ -225,7 +225,7 @@ def test_numbers_are_shown_with_the_decimals_that_are_asked_for():
     assert "1.464 Right." in still
     assert "The answer is a number, rounded to 3 decimals, with a point." in still
     assert "−6 Right." in plain(Quiz("positions").still())
-    assert "The answer is a number with 1 decimal." in plain(Quiz("masks").still())
+    assert "The answer is a number, rounded to 1 decimal, with a point." in plain(Quiz("masks").still())
 
 
 def test_the_code_of_a_question_keeps_its_lines_and_is_no_html():

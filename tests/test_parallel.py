@@ -45,7 +45,6 @@ def a_layer(h=H, h_kv=H_KV, **options):
     return layer
 
 
-@pytest.mark.no_cover
 @pytest.mark.equation("eq-all-reduce-bytes")
 @pytest.mark.parametrize("gathered", [1, 3])
 @pytest.mark.parametrize("ranks", [2, 4])

@@ -20,7 +20,6 @@ from tests.helpers import CAUSAL_RESULT, sines
 from tests.layer_helpers import passing_on
 from tests.torch_helpers import one_thread, tensors  # noqa: F401
 
-pytestmark = pytest.mark.no_cover  # its tests reach no line that others do not, and half of their time went to it
 KERNELS = {"naive": naive, "fused": fused, "online": partial(online, block=2), "flex": flex}
 with_every_kernel = pytest.mark.parametrize("kernel", KERNELS)
 with_kernels_that_drop = pytest.mark.parametrize("kernel", ["naive", "fused"])

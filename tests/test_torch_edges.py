@@ -201,7 +201,6 @@ def last_place(case, dtype):
     return max(eps, scores * torch.finfo(torch.promote_types(dtype, torch.float32)).eps)
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("mask", MASKS)
 def test_every_kernel_in_every_type(kind, mask):

@@ -392,7 +392,6 @@ def test_flex(mask, biased, uncompiled_flex):
     assert_as_good_as([[found]], [[plain]], [[expected]])
 
 
-@pytest.mark.no_cover
 @pytest.mark.filterwarnings("ignore:.*script_method.*:DeprecationWarning")  # PyTorch's own, on first compilation
 def test_flex_compiled():
     importlib.import_module("mha_tutorial.torch.kernels.flex")._compiled.cache_clear()  # compiled anew, here

@@ -182,7 +182,6 @@ IGNORED = {
 }
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize("ignored", IGNORED)
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -454,7 +453,6 @@ def test_a_compiled_kernel_is_guarded_by_choice():
         assert_equal(output, first)
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize("visible", [None, Causal(), Window(3) & Causal()], ids=str)
 @pytest.mark.parametrize("kernel", ["fused", "guarded"])
 def test_exported_for_any_batch_and_length(kernel, visible):
@@ -465,7 +463,6 @@ def test_exported_for_any_batch_and_length(kernel, visible):
         assert_equal(exported(x), module(x))
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize("visible", [Causal(), Padding([5, 3])], ids=["causal", "padding"])
 @pytest.mark.parametrize("kernel", BLOCKED)
 def test_exported_for_one_length(kernel, visible):
