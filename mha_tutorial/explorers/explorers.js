@@ -37,9 +37,9 @@
     input.addEventListener("change", () => {
       if (input.value === "" && !input.validity.badInput) return set(value);
       if (input.checkValidity()) return tell("");
-      const asked = +input.value || min;
-      input.value = Math.min(+input.max, Math.max(min, asked));
-      const note = asked > +input.value ? `${text}: at most ${input.value}. ` : `${text}: at least ${input.value}. `;
+      const asked = +input.value;
+      input.value = Math.min(+input.max, Math.max(min, step * Math.round(asked / step)));
+      const note = asked > +input.max ? `${text}: at most ${input.max}. ` : asked < min ? `${text}: at least ${min}. ` : "";
       onchange((value = +input.value), note);
     });
     return { box: labelled(text, input), control: input, set };

@@ -532,6 +532,10 @@ def test_a_size_that_is_too_large_or_none_is_answered(shown):
         page.keyboard.press("Tab")
         assert queries.input_value() == "1"
         assert said(page).startswith("Queries: at least 1. ")
+        queries.fill("2.6")
+        page.keyboard.press("Tab")
+        assert queries.input_value() == "3"
+        assert "Queries:" not in said(page)
 
 
 def test_the_first_click_after_a_number_is_not_lost(shown):
